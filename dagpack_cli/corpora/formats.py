@@ -1,0 +1,99 @@
+"""The formats, in the order in which they are asked whether a record is theirs.
+
+A format is a module with ``NAME``, ``recognise(record, options)`` and ``read(source, options,
+on_bad)``. What is more specific stands first, so a new one has one line to add here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from dagpack_cli.corpora import chat, jsonl_text, pretokenised, text, transitions
+from dagpack_cli.corpora.options import ReadOptions
+from dagpack_cli.corpora.records import OnBad, Record
+from dagpack_cli.corpora.sources import Source
+from dagpack_cli.errors import MismatchError, UsageError
+
+__all__ = ["Format", "choose_tokenizer", "format_of", "kind_of", "recognise"]
+
+
+class Format(Protocol):
+    """What a module of a format offers."""
+
+    NAME: str
+
+    def recognise(self, _record: dict[str, Any], _options: ReadOptions, /) -> bool:
+        """Return whether a record of this format looks like that."""
+        ...
+
+    def read(self, source: Source, _options: ReadOptions, on_bad: OnBad, /) -> Iterator[Record]:
+        """Yield the records of a file; what is wrong with one goes to ``on_bad``."""
+        ...
+
+
+_FORMATS: tuple[Format, ...] = (pretokenised, chat, transitions, jsonl_text, text)
+_BY_NAME = {module.NAME: module for module in _FORMATS}
+_KINDS = {pretokenised.NAME: "tokens", transitions.NAME: "symbols"}
+_DEFAULTS = {"text": "bytes", "tokens": "none", "symbols": "symbols"}
+
+
+def format_of(name: str) -> Format:
+    """Return the format called ``name``, one of `FORMATS`."""
+    return _BY_NAME[name]
+
+
+def recognise(record: dict[str, Any], options: ReadOptions) -> str | None:
+    """Return the name of the first format that knows the record, None for none."""
+    return next((module.NAME for module in _FORMATS if module.recognise(record, options)), None)
+
+
+def kind_of(format: str) -> str:
+    """Return what a format's records hold: ``"text"``, ``"tokens"`` or ``"symbols"``."""
+    return _KINDS.get(format, "text")
+
+
+def choose_tokenizer(inputs: Sequence[Source], spec: str = "auto") -> str:
+    """Return the tokenizer to load for ``inputs``: for ``auto`` bytes, none or symbols, as they hold.
+
+    An explicit text tokenizer may read text and pretokenised files together: it is then the one
+    that made the ids.
+
+    Args:
+        inputs: the files to read; not empty.
+        spec: what the user asked for; anything but ``auto`` is checked and returned.
+
+    Raises:
+        UsageError: ``auto``, and the files hold different kinds of content.
+        MismatchError: the tokenizer asked for cannot read one of the files.
+    """
+    first: dict[str, Source] = {}
+    for source in inputs:
+        first.setdefault(kind_of(source.format), source)
+    if spec == "auto":
+        if len(first) > 1:
+            raise _mixed(first)
+        return _DEFAULTS[next(iter(first), "text")]
+    fitting = {"none": {"tokens"}, "symbols": {"symbols"}}.get(spec, {"text", "tokens"})
+    for kind, source in first.items():
+        if kind not in fitting:
+            raise MismatchError(
+                f"--tokenizer {spec}",
+                f"cannot read {source.name}, which holds {_content(source)}",
+                f"it reads {' and '.join(sorted(fitting))}",
+                hint=f"use --tokenizer {_DEFAULTS[kind]}" if len(first) == 1 else "build the two apart",
+            )
+    return spec
+
+
+def _mixed(first: dict[str, Source]) -> UsageError:
+    listed = ", ".join(f"{source.name} ({_content(source)})" for source in first.values())
+    hint = "build them apart"
+    if "symbols" not in first:
+        hint = "name the tokenizer that made the ids: --tokenizer PATH"
+    return UsageError("--tokenizer auto", f"the corpus mixes {listed}", "one tokenizer reads one of them", hint=hint)
+
+
+def _content(source: Source) -> str:
+    names = {"text": "text", "tokens": "token ids", "symbols": "game transitions"}
+    return names[kind_of(source.format)]

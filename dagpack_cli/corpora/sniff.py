@@ -1,0 +1,96 @@
+"""What format a file has, told by its first records or bytes, never by its name."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from dagpack_cli.corpora import text
+from dagpack_cli.corpora.formats import recognise
+from dagpack_cli.corpora.json_array import is_array
+from dagpack_cli.corpora.json_rows import parse_json, read_texts
+from dagpack_cli.corpora.options import ReadOptions
+from dagpack_cli.corpora.records import OnBad, shown_keys
+from dagpack_cli.corpora.sources import is_parquet
+from dagpack_cli.corpora.streams import BOM, head_of, open_stream
+from dagpack_cli.errors import DataError
+
+__all__ = ["format_of_file"]
+
+_HEAD = 64 << 10
+_RECORDS = 16
+_SPACE = b" \t\r\n"
+
+
+def format_of_file(path: Path, name: str, options: ReadOptions) -> tuple[str | None, str]:
+    """Return the format of a file, or None and why it has none.
+
+    JSON is records where at least half of the first lines that are no comment are objects: a
+    damaged line does not turn records into text, an object in prose does not turn text into
+    records.
+
+    Raises:
+        DataError: the file is a damaged archive or Parquet file.
+        NoInputError, PermissionDeniedError, DiskError: it cannot be read.
+    """
+    if is_parquet(path, name):
+        return _structured(_parquet_rows(path, name), options)
+    with open_stream(path, name) as stream:
+        head = head_of(stream, _HEAD)
+    if options.format is not None:
+        return options.format, ""
+    rows, damaged = _json_rows(path, name, head, lambda error: None)
+    if rows and len(rows) >= damaged:
+        return _structured(rows, options)
+    content = head.removeprefix(BOM).lstrip(_SPACE)
+    if is_array(head) or (content[:1] == b"{" and content[1:].lstrip(_SPACE)[:1] in (b'"', b"}")):
+        return None, "JSON, but no record can be read from its start"
+    return _plain(head)
+
+
+def _parquet_rows(path: Path, name: str) -> list[dict[str, Any]]:
+    from dagpack_cli.corpora.parquet_rows import first_parquet_rows
+
+    return first_parquet_rows(path, name, _RECORDS)
+
+
+def _json_rows(path: Path, name: str, head: bytes, on_bad: OnBad) -> tuple[list[dict[str, Any]], int]:
+    """Return the JSON objects among the first records of a file, and how many were none."""
+    if b"{" not in head:
+        return [], 0
+    rows: list[dict[str, Any]] = []
+    damaged = 0
+    for line, record in itertools.islice(read_texts(path, name, on_bad), _RECORDS):
+        try:
+            value = parse_json(record, f"{name}:{line}") if record.startswith(b"{") else None
+        except DataError:
+            value = None
+        if isinstance(value, dict):
+            rows.append(value)
+        else:
+            damaged += 1
+    return rows, damaged
+
+
+def _structured(rows: list[dict[str, Any]], options: ReadOptions) -> tuple[str | None, str]:
+    if options.format is not None:
+        return options.format, ""
+    for row in rows:
+        found = recognise(row, options)
+        if found is not None:
+            return found, ""
+    keys = shown_keys(rows[0]) if rows else "no rows"
+    return None, f"no format has such records: {keys}"
+
+
+def _plain(head: bytes) -> tuple[str | None, str]:
+    """Return text for UTF-8 without NUL; a character cut by the end of the head is none of its errors."""
+    if b"\0" in head:
+        return None, "binary: it holds NUL bytes"
+    try:
+        head.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if len(head) < _HEAD or error.start < len(head) - 3 or error.reason != "unexpected end of data":
+            return None, f"neither UTF-8 text nor a known format: byte {error.start + 1:,} is 0x{head[error.start]:02X}"
+    return text.NAME, ""

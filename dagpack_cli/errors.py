@@ -1,0 +1,130 @@
+"""Kinds of failure: where it happened, what was found, what was expected, what to do.
+
+The text is composed where the facts are known and rendered once, in ``cli.main``. Every kind
+has one exit code; the table in the README is their contract with cron.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "BusyError",
+    "DagpackError",
+    "DamageError",
+    "DataError",
+    "DiskError",
+    "MismatchError",
+    "NoInputError",
+    "OutputError",
+    "PermissionDeniedError",
+    "TreeError",
+    "UsageError",
+    "shorten",
+]
+
+
+class DagpackError(Exception):
+    """A failure that is not a bug of dagpack; the base of every error it raises on purpose.
+
+    Args:
+        where: a clickable ``path:line``, an ``--option``, or the name of an array.
+        found: what was there, with the offending value (cut by `shorten`).
+        expected: what should have been there; empty when ``found`` says it all.
+        hint: one action that exists: a command, a flag, or an edit.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, where: str, found: str, expected: str = "", *, hint: str = "") -> None:
+        self.where = where
+        self.found = found
+        self.expected = expected
+        self.hint = hint
+        super().__init__(where, found, expected, hint)
+
+    def __str__(self) -> str:
+        """Return the message as it is printed, without the leading ``error:``."""
+        text = f"{self.where}: {self.found}"
+        return f"{text}; {self.expected}" if self.expected else text
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by fields, so that an error crosses a process pool unchanged."""
+        return _rebuild, (type(self), self.where, self.found, self.expected, self.hint)
+
+
+def _rebuild(kind: type[DagpackError], where: str, found: str, expected: str, hint: str) -> DagpackError:
+    return kind(where, found, expected, hint=hint)
+
+
+class UsageError(DagpackError):
+    """An option or argument that cannot work, alone or with another one."""
+
+    exit_code = 2
+
+
+class DataError(DagpackError):
+    """The user's corpus holds something that cannot be read as what it claims to be."""
+
+    exit_code = 65
+
+
+class NoInputError(DagpackError):
+    """Nothing usable: no such path, an empty folder, or no example with a pair in it."""
+
+    exit_code = 66
+
+
+class OutputError(DagpackError):
+    """The output cannot be created."""
+
+    exit_code = 73
+
+
+class DiskError(DagpackError):
+    """Reading or writing failed: an I/O error, or a full disk."""
+
+    exit_code = 74
+
+
+class BusyError(DagpackError):
+    """Another build holds the lock of the output."""
+
+    exit_code = 75
+
+
+class DamageError(DagpackError):
+    """Stored data is not what was written: a checksum, a size or an invariant differs."""
+
+    exit_code = 76
+
+
+class PermissionDeniedError(DagpackError):
+    """The operating system refuses access."""
+
+    exit_code = 77
+
+
+class MismatchError(DagpackError):
+    """Options, format version or tokenizer do not fit the stored data."""
+
+    exit_code = 78
+
+
+class TreeError(DagpackError):
+    """Arrays that should describe a preorder forest do not; from a caller, a bug of the caller."""
+
+    exit_code = 76
+
+
+def shorten(value: object, limit: int = 60) -> str:
+    """Return ``value`` for a message: strings quoted, line breaks escaped, at most ``limit`` characters.
+
+    >>> shorten("a" * 100, 10)
+    '"aaaaaa...'
+    """
+    text = value if isinstance(value, str) else repr(value)
+    text = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") if isinstance(value, str) else text
+    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    text = f'"{text}"' if isinstance(value, str) else text
+    return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,0 +1,248 @@
+"""Examples on disk: what ingest hands to the trie, and the provenance that stays with a build.
+
+A *split* is a folder of plain arrays written while one part of the corpus is read. The published
+``examples.parquet`` has one row per example, in input order, and no tokens: those are in the trie.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dagpack_cli.corpora import Example
+from dagpack_cli.errors import DamageError
+
+__all__ = [
+    "KEPT",
+    "Examples",
+    "SplitWriter",
+    "load_splits",
+    "read_provenance",
+    "provenance_table",
+    "write_provenance",
+]
+
+Int64Array = npt.NDArray[np.int64]
+
+KEPT, EMPTY, SINGLE_TOKEN, DROPPED = "kept", "empty", "single-token", "dropped"
+
+_META = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("record", pa.int64(), nullable=False),
+        pa.field("line", pa.int64(), nullable=False),
+        pa.field("start", pa.int64(), nullable=False),
+        pa.field("end", pa.int64(), nullable=False),
+        pa.field("group", pa.string()),
+        pa.field("weight", pa.float64(), nullable=False),
+    ]
+)
+_INT32_LIST = pa.list_(pa.field("element", pa.int32(), nullable=False))
+_PROVENANCE = pa.schema(
+    [
+        *_META,
+        pa.field("partition", pa.string(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("supervised_runs", _INT32_LIST, nullable=False),
+        pa.field("num_tokens", pa.int64(), nullable=False),
+        pa.field("end_node", pa.int64(), nullable=False),
+        pa.field("windows", _INT32_LIST, nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Examples:
+    """Examples in input order, as columns.
+
+    Attributes:
+        tokens: shape (num_tokens,), int32; end to end.
+        offsets: shape (num_examples + 1,), int64, into ``tokens``.
+        runs: shape (num_runs, 2), int32; half-open supervised ranges of an example's own tokens.
+        run_offsets: shape (num_examples + 1,), int64, into ``runs``.
+        meta: id, file, record, line, start, end, group and weight; one row an example.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    offsets: Int64Array
+    runs: npt.NDArray[np.int32]
+    run_offsets: Int64Array
+    meta: pa.Table
+
+    @property
+    def num_examples(self) -> int:
+        """Number of examples, empty ones included."""
+        return len(self.offsets) - 1
+
+    @property
+    def weights(self) -> npt.NDArray[np.float64]:
+        """Example weights: shape (num_examples,), float64."""
+        return np.asarray(self.meta.column("weight").to_numpy(), dtype=np.float64)
+
+
+class SplitWriter:
+    """Write the examples of one split; tokens go to disk as they come."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self._directory = directory
+        self._tokens: IO[bytes] = (directory / "tokens.i32").open("wb")
+        self._runs: IO[bytes] = (directory / "runs.i32").open("wb")
+        self._lengths: list[int] = []
+        self._num_runs: list[int] = []
+        self._meta: dict[str, list[Any]] = {name: [] for name in _META.names}
+
+    def add(self, example: Example, file: str) -> None:
+        """Append one example read from the input named ``file``."""
+        self._tokens.write(np.ascontiguousarray(example.tokens, dtype="<i4").tobytes())
+        self._runs.write(np.ascontiguousarray(example.runs, dtype="<i4").tobytes())
+        self._lengths.append(len(example.tokens))
+        self._num_runs.append(len(example.runs))
+        values = (example.id, file, example.record, example.line, example.start, example.end, example.group, example.weight)
+        for column, value in zip(self._meta.values(), values, strict=True):
+            column.append(value)
+
+    def close(self) -> None:
+        """Finish the split."""
+        self._tokens.close()
+        self._runs.close()
+        np.save(self._directory / "lengths.npy", np.array(self._lengths, dtype=np.int64))
+        np.save(self._directory / "num_runs.npy", np.array(self._num_runs, dtype=np.int64))
+        pq.write_table(pa.table(self._meta, schema=_META), self._directory / "meta.parquet", compression="zstd")
+
+
+def load_splits(directories: Sequence[Path], remaps: Sequence[npt.NDArray[np.int32]] | None = None) -> Examples:
+    """Return the examples of all splits, in order.
+
+    Args:
+        directories: of the splits, in input order.
+        remaps: with symbols, the vocabulary's id of each split's own ids.
+    """
+    tokens = [np.fromfile(directory / "tokens.i32", dtype="<i4") for directory in directories]
+    if remaps is not None:
+        tokens = [remap[part] for remap, part in zip(remaps, tokens, strict=True)]
+    lengths = _joined([np.load(directory / "lengths.npy") for directory in directories])
+    num_runs = _joined([np.load(directory / "num_runs.npy") for directory in directories])
+    runs = _joined([np.fromfile(directory / "runs.i32", dtype="<i4") for directory in directories], np.int32)
+    metas = [pq.read_table(directory / "meta.parquet", schema=_META) for directory in directories]
+    return Examples(
+        tokens=_joined(tokens, np.int32),
+        offsets=np.concatenate(([0], np.cumsum(lengths))),
+        runs=runs.reshape(-1, 2),
+        run_offsets=np.concatenate(([0], np.cumsum(num_runs))),
+        meta=pa.concat_tables(metas) if metas else _META.empty_table(),
+    )
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike = np.int64) -> npt.NDArray[Any]:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype=dtype)
+
+
+def provenance_table(
+    examples: Examples, partitions: Sequence[str], statuses: Sequence[str], end_nodes: Int64Array
+) -> pa.Table:
+    """Return the provenance of every example before it is packed: ``windows`` is still empty.
+
+    Args:
+        examples: all of them.
+        partitions: the partition's name of each example.
+        statuses: what became of each: kept, empty, single-token or dropped.
+        end_nodes: shape (num_examples,), int64; node of its partition's trie, -1 where there is none.
+    """
+    flat_offsets = pa.array((2 * examples.run_offsets).astype(np.int32))
+    columns = {
+        "partition": pa.array(partitions, pa.string()),
+        "status": pa.array(statuses, pa.string()),
+        "supervised_runs": pa.ListArray.from_arrays(flat_offsets, pa.array(examples.runs.ravel()), type=_INT32_LIST),
+        "num_tokens": pa.array(np.diff(examples.offsets)),
+        "end_node": pa.array(end_nodes),
+        "windows": _lists(np.zeros(examples.num_examples + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)),
+    }
+    table = examples.meta
+    for name, values in columns.items():
+        table = table.append_column(_PROVENANCE.field(name), values)
+    return table
+
+
+def _lists(offsets: Int64Array, values: Int64Array) -> pa.ListArray:
+    return pa.ListArray.from_arrays(
+        pa.array(offsets.astype(np.int32)), pa.array(values.astype(np.int32)), type=_INT32_LIST
+    )
+
+
+def write_provenance(
+    path: Path,
+    table: pa.Table,
+    windows: tuple[Int64Array, Int64Array] | None,
+    metadata: Mapping[str, str],
+    statuses: Sequence[str] | None = None,
+) -> None:
+    """Write ``examples.parquet``.
+
+    Args:
+        path: the file.
+        table: of `provenance_table` or `read_provenance`.
+        windows: offsets (num_examples + 1,) and values, both int64: the windows of each example.
+        metadata: key-value pairs of the file.
+        statuses: new statuses, where packing dropped examples.
+    """
+    if windows is not None:
+        at = table.schema.get_field_index("windows")
+        table = table.set_column(at, _PROVENANCE.field("windows"), _lists(*windows))
+    if statuses is not None:
+        at = table.schema.get_field_index("status")
+        table = table.set_column(at, _PROVENANCE.field("status"), pa.array(statuses, pa.string()))
+    table = table.cast(_PROVENANCE.with_metadata(dict(metadata)))
+    pq.write_table(table, path, compression="zstd", write_page_checksum=True, row_group_size=1 << 20)
+
+
+def read_provenance(path: Path) -> pa.Table:
+    """Return a stored ``examples.parquet``.
+
+    Raises:
+        DamageError: unreadable, a page checksum that differs, or other columns.
+    """
+    hint = "dagpack verify OUT names every damaged file; then build again"
+    try:
+        table = pq.read_table(path, page_checksum_verification=True, partitioning=None)
+    except FileNotFoundError:
+        raise DamageError(str(path), "the file is missing", hint=hint) from None
+    except (pa.ArrowException, OSError) as error:
+        raise DamageError(str(path), f"unreadable ({str(error).splitlines()[0]})", hint=hint) from None
+    if table.schema.remove_metadata() != _PROVENANCE:
+        raise DamageError(str(path), f"columns {', '.join(table.column_names)}", "those of dagpack", hint=hint)
+    return table.combine_chunks()
+
+
+def supervised_runs(table: pa.Table) -> tuple[npt.NDArray[np.int32], Int64Array]:
+    """Return the supervised runs of a provenance table: (num_runs, 2) int32, and offsets (n + 1,) int64."""
+    column = table.column("supervised_runs").combine_chunks()
+    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    offsets = column.offsets.to_numpy().astype(np.int64) if len(column) else np.zeros(1, dtype=np.int64)
+    return column.values.to_numpy().reshape(-1, 2), offsets // 2
+
+
+def write_lines(path: Path, rows: Iterable[bytes]) -> None:
+    """Write byte strings, one a line."""
+    with path.open("wb") as file:
+        file.writelines(row + b"\n" for row in rows)
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file written by `write_lines`."""
+    data = path.read_bytes()
+    return data[:-1].split(b"\n") if data else []
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON value in a file of ours."""
+    return json.loads(path.read_bytes())

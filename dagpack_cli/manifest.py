@@ -1,0 +1,228 @@
+"""The frozen, versioned manifest of a build, its options, and the fingerprints that identify it.
+
+Same inputs, options and versions give the same bytes, so nothing here knows a clock, a host or an
+absolute path. Fingerprints hash canonical JSON, never a display string, and are chained: the trie's
+contains that of the ingest, the build's that of the trie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import dagpack_cli
+from dagpack_cli.errors import DamageError, MismatchError, UsageError
+from dagpack_cli.storage import canonical_json
+
+__all__ = [
+    "FORMAT_VERSION",
+    "LAYOUTS",
+    "UNMERGED_LAYOUTS",
+    "FileEntry",
+    "IngestOptions",
+    "InputEntry",
+    "Manifest",
+    "PackOptions",
+    "TrieOptions",
+    "fingerprint",
+    "library_versions",
+    "parse_options",
+]
+
+FORMAT_VERSION = 1
+UNMERGED_LAYOUTS = ("packed", "best-fit", "padded")
+LAYOUTS = ("dag", "walk", *UNMERGED_LAYOUTS)
+_Options = TypeVar("_Options", "IngestOptions", "TrieOptions", "PackOptions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestOptions:
+    """How the corpus is read. The tokenizer is in the manifest by identity, not by path."""
+
+    format: str | None = None
+    on_error: Literal["fail", "skip"] = "fail"
+    text_field: str = "text"
+    episode_field: str | None = "episode"
+    state_field: str = "state"
+    action_field: str = "action"
+    action_taken: bool = False
+    drop_transition: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrieOptions:
+    """How examples are split into partitions and merged."""
+
+    merge: Literal["prefix", "state"] = "prefix"
+    virtual_root: str | None = None  # "auto" or an id
+    strict_markov: bool = False
+    val_fraction: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if not 0.0 <= self.val_fraction < 1.0:
+            raise UsageError("--val-fraction", str(self.val_fraction), "a number from 0 up to, not including, 1")
+        if self.strict_markov and self.merge != "state":
+            raise UsageError("--strict-markov", f"--merge {self.merge}", "--merge state", hint="add --merge state")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackOptions:
+    """How the trie becomes windows, and windows become files."""
+
+    seq_len: int = 8192
+    layout: str = "dag"
+    on_long: Literal["error", "split", "truncate", "drop"] = "error"
+    prune: bool = True
+    objective: Literal["counted", "unique"] = "counted"
+    shard_format: Literal["parquet", "npy"] = "parquet"
+    compression_level: int = 1
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if not 1 <= self.seq_len < 2**31:
+            raise UsageError("--seq-len", f"{self.seq_len:,}", "a number of rows from 1 to 2,147,483,647")
+        if self.layout not in LAYOUTS:
+            raise UsageError("--layout", self.layout, f"one of {', '.join(LAYOUTS)}")
+        if not 1 <= self.compression_level <= 22:
+            raise UsageError("--compression-level", str(self.compression_level), "1 to 22, a level of zstd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputEntry:
+    """One input file: its name below the corpus, and its content's identity."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One file of a generation. ``rows`` counts windows of a shard, examples of the provenance."""
+
+    path: str
+    size: int
+    sha256: str
+    rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """Everything a reader needs to know about a generation, and everything that identifies it.
+
+    Attributes:
+        fingerprint: of the whole build; ``trie_fingerprint`` of its trie.
+        versions: of dagpack and the libraries whose version may change bytes.
+        ingest, trie, pack: the options.
+        tokenizer: its identity: kind, sha256, vocabulary size, BOS and EOS.
+        inputs: in canonical order.
+        ignored: (name, reason) of what was found and not read.
+        files: every file of the generation but this one.
+        ledger: per partition and ``total``; see the README.
+        packing: per partition: windows, rows, bound, baselines.
+        statistics: per partition: profile of the trie; what `stats` prints.
+    """
+
+    format_version: int = FORMAT_VERSION
+    fingerprint: str
+    trie_fingerprint: str
+    versions: dict[str, str]
+    ingest: IngestOptions
+    trie: TrieOptions
+    pack: PackOptions
+    tokenizer: dict[str, Any]
+    inputs: list[InputEntry]
+    ignored: list[list[str]]
+    files: list[FileEntry]
+    ledger: dict[str, Any]
+    packing: dict[str, Any]
+    statistics: dict[str, Any] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        """Return the manifest as JSON: sorted keys, one field a line where it helps a reader."""
+        text = json.dumps(asdict(self), sort_keys=True, ensure_ascii=False, allow_nan=False, indent=1)
+        return text.encode("utf-8", "surrogatepass") + b"\n"
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, where: Path) -> Manifest:
+        """Return the manifest in ``raw``, through the same constructors that wrote it.
+
+        Raises:
+            MismatchError: another format version.
+            DamageError: a field is missing, unknown or of another type.
+        """
+        try:
+            value = json.loads(raw)
+        except ValueError as error:
+            raise DamageError(str(where), f"not JSON ({error})", "a manifest", hint=_REBUILD) from None
+        version = value.get("format_version") if isinstance(value, dict) else None
+        if version != FORMAT_VERSION or isinstance(version, bool):
+            raise MismatchError(
+                str(where), f"format version {version}", f"format version {FORMAT_VERSION}", hint=_REBUILD
+            )
+        _check_fields(cls, value, where)
+        try:
+            return cls(
+                **value
+                | {
+                    "ingest": parse_options(IngestOptions, value["ingest"], where),
+                    "trie": parse_options(TrieOptions, value["trie"], where),
+                    "pack": parse_options(PackOptions, value["pack"], where),
+                    "inputs": [InputEntry(**entry) for entry in value["inputs"]],
+                    "files": [FileEntry(**entry) for entry in value["files"]],
+                }
+            )
+        except TypeError as error:
+            raise DamageError(str(where), str(error), "the fields dagpack writes", hint=_REBUILD) from None
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids; every stored id is below it."""
+        return int(self.tokenizer["vocab_size"])
+
+    @property
+    def partitions(self) -> list[str]:
+        """The partitions that have windows, train first."""
+        return [name for name in ("train", "val") if name in self.packing]
+
+
+_REBUILD = "build again with this version: dagpack build CORPUS OUT"
+
+
+def _check_fields(kind: type[Any], value: Mapping[str, Any], where: Path) -> None:
+    known = {entry.name for entry in fields(kind)}
+    required = {entry.name for entry in fields(kind) if entry.default is MISSING and entry.default_factory is MISSING}
+    if missing := sorted(required - value.keys()):
+        raise DamageError(str(where), f"field {missing[0]} is missing", "the fields dagpack writes", hint=_REBUILD)
+    if unknown := sorted(value.keys() - known):
+        raise DamageError(str(where), f"unknown field {unknown[0]}", "the fields dagpack writes", hint=_REBUILD)
+
+
+def parse_options(kind: type[_Options], value: Any, where: Path) -> _Options:
+    """Return stored options through their constructor.
+
+    Raises:
+        DamageError: not an object with exactly the fields of ``kind``.
+    """
+    if not isinstance(value, dict):
+        raise DamageError(str(where), "options are not an object", "the fields dagpack writes", hint=_REBUILD)
+    _check_fields(kind, value, where)
+    return kind(**{name: tuple(entry) if isinstance(entry, list) else entry for name, entry in value.items()})
+
+
+def fingerprint(*parts: object) -> str:
+    """Return the SHA-256 of the canonical JSON of ``parts``, in hexadecimal."""
+    return hashlib.sha256(canonical_json(list(parts))).hexdigest()
+
+
+def library_versions(*, huggingface: bool) -> dict[str, str]:
+    """Return the versions that may change bytes: ours, pyarrow's and, where it is used, tokenizers'."""
+    names = ["pyarrow", "tokenizers"] if huggingface else ["pyarrow"]
+    return {"dagpack": dagpack_cli.__version__} | {name: metadata.version(name) for name in names}

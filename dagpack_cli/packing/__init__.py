@@ -1,0 +1,36 @@
+"""Packing: which rows of a forest stand in which training window. Pure: arrays in, arrays out.
+
+    parents, lengths -> Forest -> bundle_leaves -> place_leaves -> Placement      layout dag
+                        Forest -> walk_forest  ------------------> Placement      layout walk
+                        Forest -> lower_bound  -> Bound                           what no packing beats
+    lengths -> next_fit | best_fit_decreasing | one_each -> window of each item   layouts without merging
+    Forest, Placement -> check_placement                                          for verify
+
+Every function with an ``engine`` has a plain and a compiled way with the same result; importing
+this package compiles nothing.
+"""
+
+from __future__ import annotations
+
+from dagpack_cli.packing.bound import Bound, lower_bound
+from dagpack_cli.packing.bundle import bundle_leaves
+from dagpack_cli.packing.chains import best_fit_decreasing, next_fit, one_each
+from dagpack_cli.packing.engine import Engine
+from dagpack_cli.packing.forest import Forest
+from dagpack_cli.packing.placement import Placement, check_placement, place_leaves
+from dagpack_cli.packing.walk import walk_forest
+
+__all__ = [
+    "Bound",
+    "Engine",
+    "Forest",
+    "Placement",
+    "best_fit_decreasing",
+    "bundle_leaves",
+    "check_placement",
+    "lower_bound",
+    "next_fit",
+    "one_each",
+    "place_leaves",
+    "walk_forest",
+]

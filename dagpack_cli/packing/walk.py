@@ -1,0 +1,93 @@
+"""The depth-first walk: fill a window row by row, replay the current path in the next, go on. Pure.
+
+The walk crosses every row once, in preorder; a window is full except the last. Where it stops in
+the middle of a tree, the next window begins with the rows above the next one. It is simple and
+streams, but it replays a path for every window boundary, so `bundle` needs fewer windows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+import numpy.typing as npt
+
+from dagpack_cli.packing.engine import Engine, uses_kernel
+from dagpack_cli.packing.forest import Forest
+from dagpack_cli.packing.placement import Placement, climb
+
+__all__ = ["walk_forest"]
+
+
+def walk_forest(forest: Forest, seq_len: int, *, engine: Engine = "auto") -> Placement:
+    """Return the windows of the depth-first walk.
+
+    Args:
+        forest: n nodes; every root path has at most ``seq_len`` rows.
+        seq_len: rows of a window, replayed ones included.
+        engine: see `dagpack_cli.packing.engine`; ``auto`` compiles from 50,000 nodes.
+
+    Returns:
+        The placement. Every window but the last has exactly ``seq_len`` rows; a window's fresh
+        rows are consecutive in preorder.
+
+    Raises:
+        TreeError: a root path is longer than ``seq_len``.
+
+    Every window finishes at least one node, so there are at most n. Time and memory
+    O(m log m + n) for m instances; m is up to the sum of the replayed paths' nodes.
+
+    >>> forest = Forest.from_parents(np.array([-1, 0, 0]), np.array([2, 2, 1]))
+    >>> placed = walk_forest(forest, 4)
+    >>> placed.windows.tolist(), placed.nodes.tolist(), placed.fresh.tolist()
+    ([0, 0, 1, 1], [0, 1, 0, 2], [0, 0, 2, 0])
+    """
+    forest.check_fits(seq_len)
+    # The position of a row is its number in preorder; offsets are positions where runs begin.
+    offsets = np.zeros(forest.num_nodes + 1, dtype=np.int64)
+    np.cumsum(forest.lengths, out=offsets[1:])
+    starts = _window_starts(forest, offsets, seq_len, engine)
+    stops = np.append(starts[1:], offsets[-1])[: len(starts)]
+    # An empty root shares its offset with its first child: the last of equal offsets has the row.
+    firsts = np.searchsorted(offsets, starts, side="right") - 1
+    lasts = np.searchsorted(offsets, stops - 1, side="right") - 1
+    windows, nodes = _instances(forest, firsts, lasts, engine)
+    ends = forest.lengths[nodes]
+    closing = np.flatnonzero(np.append(windows[1:] != windows[:-1], True))[: len(starts)]
+    ends[closing] = stops - offsets[lasts]
+    begun = starts - offsets[firsts]
+    fresh = np.where(nodes < firsts[windows], ends, np.where(nodes == firsts[windows], begun[windows], 0))
+    return Placement(windows=windows, nodes=nodes, ends=ends, fresh=fresh, num_windows=len(starts))
+
+
+def _window_starts(
+    forest: Forest, offsets: npt.NDArray[np.int64], seq_len: int, engine: Engine
+) -> npt.NDArray[np.int64]:
+    """Return the position of each window's first fresh row: what the replay leaves free is filled."""
+    if uses_kernel(engine, forest.num_nodes):
+        from dagpack_cli.packing import kernels
+
+        return kernels.walk_starts(offsets, forest.depths, seq_len)
+    run_offsets, depths = offsets.tolist(), forest.depths.tolist()
+    total = run_offsets[-1]
+    starts: list[int] = []
+    position, node = 0, 0
+    while position < total:
+        starts.append(position)
+        node = bisect_right(run_offsets, position, lo=node) - 1
+        position += seq_len - (depths[node] + position - run_offsets[node])
+    return np.array(starts, dtype=np.int64)
+
+
+def _instances(
+    forest: Forest, firsts: npt.NDArray[np.int64], lasts: npt.NDArray[np.int64], engine: Engine
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Return (window, node) of the path to each window's first node and of the nodes walked after it."""
+    counts, climbed = climb(forest, firsts, np.full(len(firsts), -1, dtype=np.int64), engine=engine)
+    spans = lasts - firsts
+    numbers = np.arange(len(firsts), dtype=np.int64)
+    walked = np.arange(int(spans.sum()), dtype=np.int64) + np.repeat(firsts + 1 - (np.cumsum(spans) - spans), spans)
+    windows = np.concatenate((np.repeat(numbers, counts), np.repeat(numbers, spans)))
+    nodes = np.concatenate((climbed, walked.astype(np.int32)))
+    order = np.argsort(windows, kind="stable")  # two sorted halves: the stable sort merges them
+    return windows[order], nodes[order]

@@ -1,0 +1,382 @@
+"""The order of a build: lock, plan, ingest, dedup, pack, publish. The only orchestration.
+
+    build = ingest -> dedup -> pack -> publish
+
+Unfinished work lies in ``.staging/<fingerprint>`` and is taken up again by the next build with the
+same inputs, options and versions; what is published is the same bytes either way.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dagpack_cli.errors import NoInputError, UsageError
+from dagpack_cli.manifest import UNMERGED_LAYOUTS, IngestOptions, InputEntry, Manifest, PackOptions, TrieOptions
+from dagpack_cli.stages.dedup import TrieInfo, dedup_splits
+from dagpack_cli.stages.ingest import IngestPlan, identity_of, ingest_splits, plan_ingest
+from dagpack_cli.stages.pack import pack_fingerprint, pack_trie
+from dagpack_cli.stages.receipts import Listener, SilentListener, read_receipt, write_receipt
+from dagpack_cli.storage import STAGING, canonical_json, lock_output, open_current, publish, read_current, sha256_file
+from dagpack_cli.trie import Engine
+
+__all__ = ["BuildResult", "Execution", "TokenizerChoice", "build", "check_merge", "dedup", "ingest", "pack"]
+
+_SPEC = "spec.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerChoice:
+    """Which tokenizer reads the corpus: ``auto``, ``bytes``, ``symbols``, ``none`` or a path."""
+
+    spec: str = "auto"
+    bos: str | None = None
+    eos: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """How a build runs; none of it changes a byte of the result.
+
+    Attributes:
+        workers: processes that read and threads that write.
+        engine: ``numpy`` or ``numba`` for the loops of the trie and the packer; ``auto`` by size.
+        rehash: read every input again, even where size, times and inode are those of the last build.
+        keep: generations that stay, the new one included.
+        listener: hears progress and notes.
+    """
+
+    workers: int = 1
+    engine: Engine = "auto"
+    rehash: bool = False
+    keep: int = 2
+    listener: Listener = SilentListener()
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        if self.workers < 1:
+            raise UsageError("--workers", str(self.workers), "at least 1")
+        if self.keep < 1:
+            raise UsageError("--keep", str(self.keep), "at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """A published generation, and whether this call wrote it."""
+
+    path: Path
+    manifest: Manifest
+    unchanged: bool
+
+
+def check_merge(merge: str | None, layout: str) -> str:
+    """Return how the trie merges, given ``--merge`` (or None) and ``--layout``: prefix or state.
+
+    Unmerged layouts keep examples apart in their windows; the trie on disk holds them merged, so
+    that any other layout can be packed from it.
+
+    Raises:
+        UsageError: the two exclude each other.
+    """
+    unmerged = layout in UNMERGED_LAYOUTS
+    if merge is None:
+        return "prefix"
+    if (merge == "none") != unmerged:
+        fitting = "none" if unmerged else "prefix or state"
+        hint = f"--layout {layout} takes --merge {fitting}; or choose --layout {'dag' if unmerged else 'best-fit'}"
+        raise UsageError(f"--merge {merge}", f"--layout {layout}", f"--merge {fitting}", hint=hint)
+    return "prefix" if merge == "none" else merge
+
+
+def build(
+    corpus: Path,
+    out: Path,
+    *,
+    tokenizer: TokenizerChoice,
+    ingest_options: IngestOptions,
+    trie_options: TrieOptions,
+    pack_options: PackOptions,
+    execution: Execution,
+) -> BuildResult:
+    """Build a corpus into an output directory, or find that nothing has changed.
+
+    Raises:
+        DagpackError: of the kind that fits; nothing is published then, and the previous generation,
+            if there is one, stays current.
+    """
+    started = time.time()
+    with lock_output(out):
+        plan = _plan(corpus, out, tokenizer, ingest_options, execution)
+        if (current := _unchanged(out, plan, trie_options, pack_options)) is not None:
+            return current
+        staged = _ingest(plan, out, execution)
+        trie = dedup_splits(
+            staged,
+            _read_spec(staged),
+            _split_receipts(staged),
+            trie_options,
+            engine=execution.engine,
+            listener=execution.listener,
+        )
+        return _pack_staged(trie, out, pack_options, execution, started)
+
+
+def ingest(
+    corpus: Path, out: Path, *, tokenizer: TokenizerChoice, ingest_options: IngestOptions, execution: Execution
+) -> Path:
+    """Read and tokenise a corpus into the staging area of an output; return the staged folder."""
+    with lock_output(out):
+        return _ingest(_plan(corpus, out, tokenizer, ingest_options, execution), out, execution)
+
+
+def dedup(out: Path, *, trie_options: TrieOptions, execution: Execution) -> Path:
+    """Build the tries of what was ingested last; return their folder.
+
+    Raises:
+        NoInputError: nothing has been ingested.
+    """
+    with lock_output(out):
+        staged = _newest([path for path in _staged(out) if _is_ingested(path)])
+        if staged is None:
+            raise NoInputError(
+                str(out), "nothing ingested", "a finished ingest", hint=f"dagpack ingest CORPUS {out}, then this again"
+            )
+        return dedup_splits(
+            staged,
+            _read_spec(staged),
+            _split_receipts(staged),
+            trie_options,
+            engine=execution.engine,
+            listener=execution.listener,
+        )
+
+
+def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, execution: Execution) -> BuildResult:
+    """Window a trie: the one staged in ``out``, else that of its current generation; publish the result.
+
+    Args:
+        out: where the trie is.
+        new_out: where to publish; ``out`` itself where it is None.
+        pack_options: of the packing.
+        execution: of the build.
+
+    Raises:
+        NoInputError: there is no trie in ``out``.
+    """
+    started = time.time()
+    target = out if new_out is None else new_out
+    if not out.is_dir():
+        raise NoInputError(str(out), "no such directory", "a directory written by dagpack", hint="dagpack build CORPUS OUT")
+    with lock_output(target):
+        staged = _newest(
+            [trie for path in _staged(out) for trie in path.glob("trie-*") if read_receipt(trie) is not None]
+        )
+        if staged is not None and new_out is None:
+            return _pack_staged(staged, out, pack_options, execution, started)
+        with open_current(out) as generation:
+            manifest = Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
+            info = TrieInfo.from_manifest(manifest)
+            identity, _ = pack_fingerprint(info, pack_options)
+            if (same := _published(target, identity)) is not None:
+                return same
+            work = target / STAGING / f"pack-{identity[:12]}"
+            written = _write(generation.path, info, pack_options, work, execution, link=False)
+            run = json.loads((generation.path / "run.json").read_bytes())
+            return _publish(target, work, written, run.get("inputs", {}), run.get("corpus", ""), execution, started)
+
+
+def _plan(
+    corpus: Path, out: Path, tokenizer: TokenizerChoice, options: IngestOptions, execution: Execution
+) -> IngestPlan:
+    return plan_ingest(
+        corpus,
+        out,
+        tokenizer=tokenizer.spec,
+        bos=tokenizer.bos,
+        eos=tokenizer.eos,
+        options=options,
+        known={} if execution.rehash else _known_inputs(corpus, out),
+        workers=execution.workers,
+        listener=execution.listener,
+    )
+
+
+def _known_inputs(corpus: Path, out: Path) -> Mapping[str, Sequence[Any]]:
+    """Return what the current generation's run knew of its inputs, if it read the same corpus."""
+    current = read_current(out)
+    if current is None:
+        return {}
+    try:
+        run = json.loads((out / "generations" / current[0] / "run.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return run.get("inputs", {}) if run.get("corpus") == str(corpus.resolve()) else {}
+
+
+def _unchanged(
+    out: Path, plan: IngestPlan, trie_options: TrieOptions, pack_options: PackOptions
+) -> BuildResult | None:
+    """Return the current generation if it is what this build would write."""
+    if read_current(out) is None:
+        return None
+    with open_current(out) as generation:
+        raw = json.loads(generation.manifest_bytes)
+        if not isinstance(raw, dict) or raw.get("format_version") != Manifest.format_version:
+            return None
+        manifest = Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
+        same = (
+            manifest.trie == trie_options
+            and manifest.pack == pack_options
+            and manifest.ingest == plan.options
+            and manifest.inputs == plan.inputs
+            and manifest.ignored == plan.ignored
+            and _same_tokenizer(manifest, plan)
+            and manifest.fingerprint == pack_fingerprint(TrieInfo.from_manifest(manifest), pack_options)[0]
+            and manifest.versions == plan.versions
+            and all((generation.path / entry.path).stat().st_size == entry.size for entry in manifest.files)
+        )
+        return BuildResult(generation.path, manifest, True) if same else None
+
+
+def _same_tokenizer(manifest: Manifest, plan: IngestPlan) -> bool:
+    """Tell whether a build's tokenizer is the plan's; a vocabulary made of the corpus follows from the inputs."""
+    stored = manifest.tokenizer
+    if plan.identity["kind"] == "symbols":
+        return bool(stored["kind"] == "symbols")
+    return all(stored.get(name) == value for name, value in plan.identity.items() if value is not None)
+
+
+def _ingest(plan: IngestPlan, out: Path, execution: Execution) -> Path:
+    staged = out / STAGING / plan.fingerprint[:12]
+    if read_receipt(staged) is None:
+        staged.mkdir(parents=True, exist_ok=True)
+        inputs = {
+            source.name: [*identity_of(source), entry.sha256]
+            for source, entry in zip(plan.sources, plan.inputs, strict=True)
+        }
+        spec = {
+            "fingerprint": plan.fingerprint,
+            "corpus": str(plan.corpus.resolve()),
+            "versions": plan.versions,
+            "options": asdict(plan.options),
+            "tokenizer": [_absolute(plan.tokenizer[0]), *plan.tokenizer[1:]],
+            "inputs": [asdict(entry) for entry in plan.inputs],
+            "ignored": plan.ignored,
+            "skipped": plan.skipped,
+            "splits": plan.splits,
+            "stats": inputs,
+        }
+        (staged / _SPEC).write_bytes(canonical_json(spec))
+        receipts = ingest_splits(plan, staged, workers=execution.workers, listener=execution.listener)
+        write_receipt(staged, {"splits": receipts})
+    return staged
+
+
+def _absolute(spec: str) -> str:
+    return spec if spec in ("bytes", "symbols", "none") else str(Path(spec).resolve())
+
+
+def _read_spec(staged: Path) -> dict[str, Any]:
+    spec: dict[str, Any] = json.loads((staged / _SPEC).read_bytes())
+    return spec
+
+
+def _split_receipts(staged: Path) -> list[dict[str, Any]]:
+    receipt = read_receipt(staged)
+    return [] if receipt is None else list(receipt["splits"])
+
+
+def _staged(out: Path) -> list[Path]:
+    directory = out / STAGING
+    return [path for path in directory.iterdir() if path.is_dir()] if directory.is_dir() else []
+
+
+def _is_ingested(path: Path) -> bool:
+    return (path / _SPEC).is_file() and read_receipt(path) is not None
+
+
+def _newest(paths: list[Path]) -> Path | None:
+    return max(paths, key=lambda path: ((path / "receipt.json").stat().st_mtime_ns, path.name), default=None)
+
+
+def _pack_staged(
+    trie: Path, out: Path, options: PackOptions, execution: Execution, started: float
+) -> BuildResult:
+    info = TrieInfo.from_receipt(read_receipt(trie) or {}, trie)
+    spec = _read_spec(trie.parent)
+    identity, _ = pack_fingerprint(info, options)
+    if (same := _published(out, identity)) is not None:
+        return same
+    work = trie.parent / f"pack-{identity[:12]}"
+    manifest = _write(trie, info, options, work, execution, link=True)
+    result = _publish(out, work, manifest, spec["stats"], spec["corpus"], execution, started)
+    shutil.rmtree(trie.parent, ignore_errors=True)
+    return result
+
+
+def _published(out: Path, identity: str) -> BuildResult | None:
+    """Return the current generation of an output if it has this fingerprint."""
+    if read_current(out) is None:
+        return None
+    with open_current(out) as generation:
+        if json.loads(generation.manifest_bytes).get("fingerprint") != identity:
+            return None
+        manifest = Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
+        return BuildResult(generation.path, manifest, True)
+
+
+def _write(
+    source: Path, info: TrieInfo, options: PackOptions, work: Path, execution: Execution, *, link: bool
+) -> Manifest:
+    work.parent.mkdir(parents=True, exist_ok=True)
+    return pack_trie(
+        source,
+        info,
+        options,
+        work,
+        link=link,
+        engine=execution.engine,
+        workers=execution.workers,
+        listener=execution.listener,
+    )
+
+
+def _publish(
+    out: Path,
+    work: Path,
+    manifest: Manifest,
+    inputs: Mapping[str, Any],
+    corpus: str,
+    execution: Execution,
+    started: float,
+) -> BuildResult:
+    """Publish a staged generation; what may differ between equal builds goes to ``run.json``."""
+    run = {
+        "corpus": corpus,
+        "inputs": inputs,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "seconds": round(time.time() - started, 3),
+        "host": platform.node(),
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "engine": execution.engine,
+        "workers": execution.workers,
+        "manifest_sha256": sha256_file(work / "manifest.json"),
+    }
+    (work / "run.json").write_bytes(json.dumps(run, indent=1, sort_keys=True).encode() + b"\n")
+    path, held = publish(out, work, manifest.fingerprint, keep=execution.keep)
+    for name in held:
+        execution.listener.note(f"generation {name} is being read and stays")
+    return BuildResult(path, manifest, False)
+
+
+def input_names(entries: Sequence[InputEntry]) -> list[str]:
+    """Return the names of inputs."""
+    return [entry.path for entry in entries]

@@ -1,0 +1,227 @@
+"""Windows of a packed forest: which examples are whose, and what each row stands for.
+
+Under merge ``prefix`` with whole paths (``dag``) every piece belongs to the lowest-numbered window
+that holds its last row, and a row's counts and weights in a window are those of that window's own
+pieces: each window is an exact mini-batch. The ``walk``, and every layout under merge ``state``,
+train a row once, in the window where it is fresh, with all its counts and weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dagpack_cli.packing.pieces import Pieces, RowForest
+from dagpack_cli.packing.placement import Placement
+from dagpack_cli.packing.supervision import Supervision
+from dagpack_cli.shards.window import Instances, WindowRows, fill_rows, ranges
+from dagpack_cli.trie import Engine, Trie, sweep_weights
+
+__all__ = ["MergedWindows", "RowTotals", "row_totals", "state_totals"]
+
+Int64Array = npt.NDArray[np.int64]
+Int32Array = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowTotals:
+    """What every distinct row stands for in all, row after row of the forest.
+
+    Attributes:
+        counts: shape (num_rows,), int32.
+        weights: shape (num_rows,), float64.
+        supervised: shape (num_rows,), int64.
+    """
+
+    counts: Int32Array
+    weights: npt.NDArray[np.float64]
+    supervised: Int64Array
+
+
+def row_totals(rows: RowForest, pieces: Pieces, supervision: Supervision, engine: Engine = "auto") -> RowTotals:
+    """Return the totals of a forest from the pieces of its examples. O(rows + pairs that train)."""
+    placed = np.flatnonzero(pieces.nodes >= 0)
+    placed = placed[np.argsort(pieces.nodes[placed], kind="stable")]
+    nodes, examples = pieces.nodes[placed], pieces.examples[placed]
+    runs, offsets = supervision.clip(examples, pieces.lows[placed], pieces.highs[placed])
+    starts, ends = rows.first_targets, rows.first_targets + rows.forest.lengths
+    passing = np.concatenate(([0], np.cumsum(np.bincount(nodes, minlength=len(starts)))))
+    counts = passing[rows.forest.ends] - passing[:-1]
+    weights, ones = supervision.weights[examples], np.ones(len(examples))
+    return RowTotals(
+        counts=np.repeat(counts, rows.forest.lengths).astype(np.int32),
+        weights=sweep_weights(starts, ends, nodes, runs, offsets, weights, engine=engine),
+        supervised=sweep_weights(starts, ends, nodes, runs, offsets, ones, engine=engine).astype(np.int64),
+    )
+
+
+def state_totals(rows: RowForest, trie: Trie) -> RowTotals:
+    """Return the totals of a state-merged forest, which its trie stores. O(rows)."""
+    tokens = ranges(rows.token_starts, rows.forest.lengths)
+    return RowTotals(
+        counts=np.repeat(trie.counts[rows.trie_nodes], rows.forest.lengths),
+        weights=trie.weights[tokens].astype(np.float64),
+        supervised=trie.supervised[tokens].astype(np.int64),
+    )
+
+
+class MergedWindows:
+    """The windows of a placement, filled a few at a time.
+
+    Args:
+        trie: where the tokens are.
+        rows: the forest that was packed.
+        placement: what stands in which window.
+        pieces: the examples' pieces; empty under merge ``state``.
+        supervision: the examples' supervised runs.
+        totals: given where a row is trained once (``walk``, merge ``state``), else None.
+        engine: of the weight sweep.
+    """
+
+    def __init__(
+        self,
+        trie: Trie,
+        rows: RowForest,
+        placement: Placement,
+        pieces: Pieces,
+        supervision: Supervision,
+        totals: RowTotals | None,
+        engine: Engine = "auto",
+    ) -> None:
+        self.num_windows = placement.num_windows
+        self.piece_windows = _piece_windows(placement, pieces, rows)
+        self._tokens = trie.tokens
+        self._rows, self._placement, self._pieces, self._supervision = rows, placement, pieces, supervision
+        self._totals, self._engine = totals, engine
+        self._bounds = np.searchsorted(placement.windows, np.arange(placement.num_windows + 1))
+        order = np.lexsort((pieces.nodes, self.piece_windows))
+        self._piece_order = order[self.piece_windows[order] >= 0]
+        self._piece_bounds = np.searchsorted(
+            self.piece_windows[self._piece_order], np.arange(placement.num_windows + 1)
+        )
+        # The forest's row before each node's first: a row's number in the forest says which row it is.
+        self._row_bases = np.cumsum(rows.forest.lengths) - rows.forest.lengths
+        self._owned_elsewhere = np.zeros(int(rows.forest.lengths.sum()) if totals is None else 0, dtype=bool)
+        self._next_window = 0
+        self._trained_somewhere = self._find_trained() if totals is None else np.zeros(0, dtype=bool)
+
+    def batch(self, first: int, last: int) -> WindowRows:
+        """Return windows ``[first, last)``. Batches are asked for in order, so that ``owned`` knows its past."""
+        if first != self._next_window:
+            raise ValueError(f"windows from {first} asked for after {self._next_window}")
+        self._next_window = last
+        instances, nodes, fresh = self._instances(first, last)
+        if self._totals is not None:
+            return self._fill_trained_once(instances, nodes, fresh, self._totals)
+        counts, weights, num_supervised = self._shares(first, last, instances, nodes)
+        return fill_rows(
+            instances,
+            self._tokens,
+            counts=np.repeat(counts, instances.lengths).astype(np.int32),
+            weights=weights,
+            owned=self._own(instances, nodes, weights),
+            num_supervised=num_supervised,
+        )
+
+    def _instances(self, first: int, last: int) -> tuple[Instances, Int64Array, Int64Array]:
+        low, high = int(self._bounds[first]), int(self._bounds[last])
+        nodes = self._placement.nodes[low:high].astype(np.int64)
+        windows = self._placement.windows[low:high] - first
+        forest = self._rows.forest
+        above = forest.parents[nodes]
+        keys = windows * len(forest.parents) + nodes
+        parents = np.where(above >= 0, np.searchsorted(keys, windows * len(forest.parents) + above), -1)
+        instances = Instances(
+            windows=windows,
+            num_windows=last - first,
+            parents=parents,
+            lengths=self._placement.ends[low:high],
+            token_starts=self._rows.token_starts[nodes],
+            first_inputs=self._rows.first_inputs[nodes],
+            depths=forest.depths[nodes],
+            segments=self._rows.trees[nodes],
+        )
+        return instances, nodes, self._placement.fresh[low:high]
+
+    def _shares(
+        self, first: int, last: int, instances: Instances, nodes: Int64Array
+    ) -> tuple[Int64Array, npt.NDArray[np.float64], Int64Array]:
+        """Return counts per instance, weights per row and supervised pairs per window, of the windows' own pieces."""
+        chosen = self._piece_order[self._piece_bounds[first] : self._piece_bounds[last]]
+        width = len(self._rows.forest.parents)
+        keys = instances.windows * width + nodes
+        windows = self.piece_windows[chosen] - first
+        at = np.searchsorted(keys, windows * width + self._pieces.nodes[chosen])
+        ends = np.searchsorted(keys, instances.windows * width + self._rows.forest.ends[nodes])
+        passing = np.concatenate(([0], np.cumsum(np.bincount(at, minlength=len(nodes)))))
+        starts = self._rows.first_targets[nodes]
+        examples = self._pieces.examples[chosen]
+        runs, offsets = self._supervision.clip(examples, self._pieces.lows[chosen], self._pieces.highs[chosen])
+        weights = sweep_weights(
+            starts,
+            starts + instances.lengths,
+            at,
+            runs,
+            offsets,
+            self._supervision.weights[examples],
+            engine=self._engine,
+        )
+        sums = np.concatenate(([0], np.cumsum(runs[:, 1] - runs[:, 0])))
+        pairs = sums[offsets[1:]] - sums[offsets[:-1]]
+        num_supervised = np.bincount(windows, weights=pairs, minlength=last - first).astype(np.int64)
+        return passing[ends] - passing[:-1], weights, num_supervised
+
+    def _fill_trained_once(
+        self, instances: Instances, nodes: Int64Array, fresh: Int64Array, totals: RowTotals
+    ) -> WindowRows:
+        rows = ranges(self._row_bases[nodes], instances.lengths)
+        within = ranges(np.zeros(len(nodes), dtype=np.int64), instances.lengths)
+        owned = within >= np.repeat(fresh, instances.lengths)
+        row_windows = np.repeat(instances.windows, instances.lengths)
+        supervised = np.where(owned, totals.supervised[rows], 0)
+        return fill_rows(
+            instances,
+            self._tokens,
+            counts=np.where(owned, totals.counts[rows], 0).astype(np.int32),
+            weights=np.where(owned, totals.weights[rows], 0.0),
+            owned=owned,
+            num_supervised=np.bincount(row_windows, weights=supervised, minlength=instances.num_windows).astype(
+                np.int64
+            ),
+        )
+
+    def _own(
+        self, instances: Instances, nodes: Int64Array, weights: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.bool_]:
+        """Return the first row of each kind whose weight is not 0, else the first; and remember it."""
+        rows = ranges(self._row_bases[nodes], instances.lengths)
+        candidates = np.flatnonzero((weights.astype(np.float32) != 0) | ~self._trained_somewhere[rows])
+        candidates = candidates[~self._owned_elsewhere[rows[candidates]]]
+        _, firsts = np.unique(rows[candidates], return_index=True)
+        owned = np.zeros(len(rows), dtype=bool)
+        owned[candidates[firsts]] = True
+        self._owned_elsewhere[rows[candidates]] = True
+        return owned
+
+    def _find_trained(self) -> npt.NDArray[np.bool_]:
+        """Return, for every distinct row, whether its weight is not 0 in some window."""
+        trained = np.zeros(len(self._owned_elsewhere), dtype=bool)
+        step = max(1, 4_000_000 * self.num_windows // max(1, int(self._placement.ends.sum())))
+        for first in range(0, self.num_windows, step):
+            last = min(first + step, self.num_windows)
+            instances, nodes, _ = self._instances(first, last)
+            _, weights, _ = self._shares(first, last, instances, nodes)
+            rows = ranges(self._row_bases[nodes], instances.lengths)
+            trained[rows[weights.astype(np.float32) != 0]] = True
+        return trained
+
+
+def _piece_windows(placement: Placement, pieces: Pieces, rows: RowForest) -> Int64Array:
+    """Return the lowest-numbered window that holds the last row of each piece, -1 where nothing is left."""
+    whole = placement.ends == rows.forest.lengths[placement.nodes]
+    first = np.full(len(rows.forest.parents), -1, dtype=np.int64)
+    # Where an index repeats, the last assignment stays: the lowest window, taken backwards.
+    first[placement.nodes[whole][::-1]] = placement.windows[whole][::-1]
+    return np.where(pieces.nodes >= 0, first[pieces.nodes], -1) if len(first) else pieces.nodes.copy()

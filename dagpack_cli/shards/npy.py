@@ -1,0 +1,66 @@
+"""NPY shards: the columns of a Parquet shard as padded [windows, window length] arrays, plus ``lengths``.
+
+Pads are storage markers, not vocabulary: -1 in inputs, targets, segments and parents, 0 in the rest.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dagpack_cli.errors import DamageError
+from dagpack_cli.shards.window import ROW_COLUMNS, WindowRows
+from dagpack_cli.storage import open_array
+
+__all__ = ["PAD", "read_npy", "write_npy"]
+
+PAD = {"inputs": -1, "targets": -1, "segments": -1, "parents": -1}
+_SCALARS = {"lengths": np.int32, "num_supervised": np.int64, "weight_sum": np.float64, "attention_edges": np.int64}
+
+
+def write_npy(directory: Path, windows: WindowRows, seq_len: int) -> None:
+    """Write windows as a folder of ``.npy`` arrays of shape (num_windows, seq_len)."""
+    directory.mkdir(parents=True)
+    lengths = np.diff(windows.row_offsets)
+    present = np.arange(seq_len) < lengths[:, None]
+    for name, dtype in ROW_COLUMNS.items():
+        padded = np.full((windows.num_windows, seq_len), PAD.get(name, 0), dtype=dtype)
+        padded[present] = getattr(windows, name)
+        np.save(directory / f"{name}.npy", padded, allow_pickle=False)
+    scalars = {"lengths": lengths.astype(np.int32)} | {
+        name: getattr(windows, name) for name in _SCALARS if name != "lengths"
+    }
+    for name, values in scalars.items():
+        np.save(directory / f"{name}.npy", values, allow_pickle=False)
+
+
+def read_npy(directory: Path) -> WindowRows:
+    """Return the windows of an NPY shard, without the padding.
+
+    Raises:
+        DamageError: an array is missing or unreadable, shapes differ, or a pad holds something.
+    """
+    scalars: dict[str, Any] = {
+        name: np.asarray(open_array(directory / f"{name}.npy", dtype)) for name, dtype in _SCALARS.items()
+    }
+    lengths = scalars.pop("lengths")
+    columns: dict[str, Any] = {}
+    for name, dtype in ROW_COLUMNS.items():
+        padded = open_array(directory / f"{name}.npy", dtype, ndim=2)
+        if len(padded) != len(lengths) or (len(lengths) and int(lengths.max()) > padded.shape[1]):
+            raise DamageError(str(directory / f"{name}.npy"), f"shape {padded.shape}", f"({len(lengths)}, longest window)")
+        present = np.arange(padded.shape[1]) < lengths[:, None]
+        if (padded[~present] != PAD.get(name, 0)).any():
+            raise DamageError(str(directory / f"{name}.npy"), "a pad cell holds a value", str(PAD.get(name, 0)))
+        columns[name] = padded[present]
+    for name, values in scalars.items():
+        if len(values) != len(lengths):
+            raise DamageError(str(directory / f"{name}.npy"), f"{len(values)} entries", f"{len(lengths)} windows")
+    return WindowRows(
+        row_offsets=np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))),
+        **columns,
+        **scalars,
+        blocks=np.zeros(len(lengths), dtype=np.int64),
+    )

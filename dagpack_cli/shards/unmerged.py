@@ -1,0 +1,96 @@
+"""Windows of unmerged layouts: every piece of an example stands alone, with its own segment."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dagpack_cli.packing.pieces import Pieces
+from dagpack_cli.packing.supervision import Supervision
+from dagpack_cli.shards.window import Instances, WindowRows, fill_rows
+from dagpack_cli.trie import Engine, Trie, sweep_weights
+
+__all__ = ["UnmergedWindows"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+class UnmergedWindows:
+    """The windows of chains, filled a few at a time.
+
+    Args:
+        trie: where the tokens are.
+        pieces: of the examples; those without rows are in no window.
+        windows: shape (number of pieces with rows,), int64; the packer's answer for them, in order.
+        supervision: the examples' supervised runs.
+        engine: of the weight sweep.
+    """
+
+    def __init__(
+        self, trie: Trie, pieces: Pieces, windows: Int64Array, supervision: Supervision, engine: Engine = "auto"
+    ) -> None:
+        self._trie, self._pieces, self._supervision, self._engine = trie, pieces, supervision, engine
+        present = np.flatnonzero(pieces.highs > pieces.lows)
+        self.num_windows = int(windows.max(initial=-1)) + 1
+        self.piece_windows = np.full(len(pieces.examples), -1, dtype=np.int64)
+        self.piece_windows[present] = windows
+        self._segments = np.full(len(pieces.examples), -1, dtype=np.int64)
+        self._segments[present] = np.arange(len(present))  # the occurrence, in input order
+        self._order = present[np.argsort(windows, kind="stable")]
+        self._bounds = np.searchsorted(np.sort(windows), np.arange(self.num_windows + 1))
+
+    def batch(self, first: int, last: int) -> WindowRows:
+        """Return windows ``[first, last)``. Time and memory O(rows)."""
+        chosen = self._order[self._bounds[first] : self._bounds[last]]
+        lows, highs, examples = (column[chosen] for column in (self._pieces.lows, self._pieces.highs, self._pieces.examples))
+        owners, nodes = self._paths(chosen)
+        trie = self._trie
+        depths = trie.depths[nodes].astype(np.int64)
+        stops = depths + np.diff(trie.offsets)[nodes]
+        starts = np.maximum(depths, lows[owners])
+        lengths = np.minimum(stops, highs[owners]) - starts
+        heads = np.diff(owners, prepend=-1) != 0
+        before = trie.offsets[np.maximum(trie.parents[nodes], 0) + 1] - 1
+        token_starts = trie.offsets[nodes] + starts - depths
+        windows = self.piece_windows[chosen] - first
+        instances = Instances(
+            windows=windows[owners],
+            num_windows=last - first,
+            parents=np.where(heads, -1, np.arange(len(nodes)) - 1),
+            lengths=lengths,
+            token_starts=token_starts,
+            first_inputs=np.where(starts > depths, token_starts - 1, before),
+            depths=starts - lows[owners],
+            segments=self._segments[chosen][owners],
+        )
+        runs, offsets = self._supervision.clip(examples, lows, highs)
+        lasts = np.cumsum(np.bincount(owners, minlength=len(chosen))) - 1
+        weights = sweep_weights(
+            starts, starts + lengths, lasts, runs, offsets, self._supervision.weights[examples], engine=self._engine
+        )
+        num_rows = int(lengths.sum())
+        pairs = np.concatenate(([0], np.cumsum(runs[:, 1] - runs[:, 0])))[offsets]
+        return fill_rows(
+            instances,
+            trie.tokens,
+            counts=np.ones(num_rows, dtype=np.int32),
+            weights=weights,
+            owned=np.ones(num_rows, dtype=bool),
+            num_supervised=np.bincount(windows, weights=np.diff(pairs), minlength=last - first).astype(np.int64),
+        )
+
+    def _paths(self, chosen: Int64Array) -> tuple[Int64Array, Int64Array]:
+        """Return, piece after piece, the trie nodes on its path that hold one of its targets."""
+        owners, nodes = [], []
+        at = self._pieces.nodes[chosen]
+        moving = np.arange(len(chosen))
+        while len(moving):
+            owners.append(moving)
+            nodes.append(at)
+            more = self._trie.depths[at] > self._pieces.lows[chosen[moving]]
+            at, moving = self._trie.parents[at[more]].astype(np.int64), moving[more]
+        if not owners:
+            return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+        all_owners, all_nodes = np.concatenate(owners), np.concatenate(nodes)
+        order = np.lexsort((all_nodes, all_owners))  # ancestors stand before their descendants
+        return all_owners[order], all_nodes[order]

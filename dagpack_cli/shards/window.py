@@ -1,0 +1,198 @@
+"""The rows of windows: what a shard stores and a reader trains on. Pure: arrays in, arrays out.
+
+A window is described by *instances*: stretches of rows that stand one after the other in the trie,
+in preorder, each hanging below the last row of its parent instance. `fill_rows` turns instances into
+rows; how many examples cross a row and with what weight comes from the layout (`merged`, `unmerged`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dagpack_cli.preorder import subtree_ends
+
+__all__ = ["BLOCK_SIZE", "ROW_COLUMNS", "Instances", "WindowRows", "chain_blocks", "fill_rows", "ranges"]
+
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+
+BLOCK_SIZE = 128  # of FlexAttention's block masks; only for what `stats` counts
+ROW_COLUMNS = {
+    "inputs": np.int32,
+    "targets": np.int32,
+    "depths": np.int32,
+    "parents": np.int32,
+    "counts": np.int32,
+    "segments": np.int32,
+    "weights": np.float32,
+    "owned": np.bool_,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRows:
+    """The rows of consecutive windows, end to end.
+
+    Attributes:
+        row_offsets: shape (num_windows + 1,), int64; window w holds rows ``row_offsets[w]:row_offsets[w + 1]``.
+        inputs, targets: shape (num_rows,), int32; token ids.
+        depths: shape (num_rows,), int32; transitions from the root to the input token: the position id.
+        parents: shape (num_rows,), int32; the preceding transition's row in the same window, -1 at a root.
+        counts: shape (num_rows,), int32; pairs of the window's own examples the row stands for.
+        segments: shape (num_rows,), int32; the tree the row belongs to, across windows.
+        weights: shape (num_rows,), float32; summed example weight x supervision of the target.
+        owned: shape (num_rows,), bool; true in exactly one window per distinct row.
+        num_supervised: shape (num_windows,), int64; supervised pairs of the window's examples.
+        weight_sum: shape (num_windows,), float64; sum of the stored weights.
+        attention_edges: shape (num_windows,), int64; sum of depth + 1.
+        blocks: shape (num_windows,), int64; 128 x 128 blocks of the mask that are not empty. Not stored.
+    """
+
+    row_offsets: Int64Array
+    inputs: Int32Array
+    targets: Int32Array
+    depths: Int32Array
+    parents: Int32Array
+    counts: Int32Array
+    segments: Int32Array
+    weights: npt.NDArray[np.float32]
+    owned: npt.NDArray[np.bool_]
+    num_supervised: Int64Array
+    weight_sum: npt.NDArray[np.float64]
+    attention_edges: Int64Array
+    blocks: Int64Array
+
+    @property
+    def num_windows(self) -> int:
+        """Number of windows."""
+        return len(self.row_offsets) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """Stretches of rows in windows, sorted by window, in preorder.
+
+    Attributes:
+        windows: shape (n,), int64, from 0 on in this batch.
+        num_windows: how many windows there are.
+        parents: shape (n,), int64; the parent instance, -1 at a root. An instance without rows is a root.
+        lengths: shape (n,), int64, in rows.
+        token_starts: shape (n,), int64; the trie token that is the first row's target.
+        first_inputs: shape (n,), int64; the trie token that is the first row's input.
+        depths: shape (n,), int64; the first row's depth.
+        segments: shape (n,), int64.
+    """
+
+    windows: Int64Array
+    num_windows: int
+    parents: Int64Array
+    lengths: Int64Array
+    token_starts: Int64Array
+    first_inputs: Int64Array
+    depths: Int64Array
+    segments: Int64Array
+
+
+def ranges(starts: Int64Array, lengths: Int64Array) -> Int64Array:
+    """Return ``[start, start + length)`` of every range, one after the other: shape (sum(lengths),), int64."""
+    shifts = starts - (np.cumsum(lengths) - lengths)
+    return np.arange(int(lengths.sum())) + np.repeat(shifts, lengths)
+
+
+def fill_rows(
+    instances: Instances,
+    tokens: Int32Array,
+    *,
+    counts: Int32Array,
+    weights: npt.NDArray[np.float64],
+    owned: npt.NDArray[np.bool_],
+    num_supervised: Int64Array,
+) -> WindowRows:
+    """Return the rows of the instances.
+
+    Args:
+        instances: of whole windows.
+        tokens: shape (num_tokens,), int32; the trie's tokens.
+        counts, weights, owned: shape (num_rows,); aligned with the rows of the instances in order.
+        num_supervised: shape (num_windows,).
+
+    Time and memory O(rows); vectorised. Weights are rounded to float32 once, here.
+    """
+    lengths = instances.lengths
+    row_starts = np.cumsum(lengths) - lengths
+    filled = lengths > 0
+    heads = row_starts[filled]
+    targets = ranges(instances.token_starts, lengths)
+    inputs = targets - 1
+    inputs[heads] = instances.first_inputs[filled]
+    row_counts = np.bincount(instances.windows, weights=lengths, minlength=instances.num_windows).astype(np.int64)
+    row_offsets = np.concatenate(([0], np.cumsum(row_counts)))
+    parents = np.arange(len(targets)) - 1
+    above = instances.parents[filled]
+    has_parent = (above >= 0) & (lengths[above] > 0)
+    parents[heads] = np.where(has_parent, row_starts[above] + lengths[above] - 1, -1)
+    base = np.repeat(row_offsets[:-1], row_counts)
+    parents = np.where(parents >= 0, parents - base, -1)
+    depths = ranges(instances.depths, lengths)
+    stored = weights.astype(np.float32)
+    row_windows = np.repeat(np.arange(instances.num_windows), row_counts)
+    edges = np.concatenate(([0], np.cumsum(depths + 1)))
+    return WindowRows(
+        row_offsets=row_offsets,
+        inputs=tokens[inputs],
+        targets=tokens[targets],
+        depths=depths.astype(np.int32),
+        parents=parents.astype(np.int32),
+        counts=counts,
+        segments=np.repeat(instances.segments, lengths).astype(np.int32),
+        weights=stored,
+        owned=owned,
+        num_supervised=num_supervised,
+        weight_sum=np.bincount(row_windows, weights=stored, minlength=instances.num_windows),
+        attention_edges=edges[row_offsets[1:]] - edges[row_offsets[:-1]],
+        blocks=_tree_blocks(instances, row_starts, row_offsets),
+    )
+
+
+def _tree_blocks(instances: Instances, row_starts: Int64Array, row_offsets: Int64Array) -> Int64Array:
+    """Return the non-empty blocks of each window's mask: the sum over key blocks of hi - kb.
+
+    ``hi`` is the block after the last query block that sees a key of the block, so only the farthest
+    subtree end of each key block matters. Rows of one instance end together, at its subtree's end.
+    """
+    num_rows = int(row_offsets[-1])
+    if num_rows == 0:
+        return np.zeros(instances.num_windows, dtype=np.int64)
+    ends = subtree_ends(instances.parents)
+    row_ends = np.append(row_starts, num_rows)[ends]
+    sizes = np.diff(row_offsets)
+    num_blocks = -(-sizes // BLOCK_SIZE)
+    owners = np.repeat(np.arange(instances.num_windows), num_blocks)
+    number = ranges(np.zeros(len(sizes), dtype=np.int64), num_blocks)
+    block_starts = row_offsets[owners] + number * BLOCK_SIZE
+    farthest = np.maximum.reduceat(np.repeat(row_ends, instances.lengths), block_starts)
+    spans = -(-(farthest - row_offsets[owners]) // BLOCK_SIZE) - number
+    return np.bincount(owners, weights=spans, minlength=instances.num_windows).astype(np.int64)
+
+
+def chain_blocks(lengths: Int64Array, windows: Int64Array, num_windows: int) -> int:
+    """Return the non-empty 128-blocks of windows that hold unmerged chains one after the other.
+
+    Args:
+        lengths: shape (n,), int64, at least 1; rows of each chain.
+        windows: shape (n,), int64; each chain's window. Chains of a window keep their order.
+        num_windows: how many windows there are.
+    """
+    order = np.argsort(windows, kind="stable")
+    ends = np.cumsum(lengths[order])
+    totals = np.bincount(windows, weights=lengths, minlength=num_windows).astype(np.int64)
+    bases = np.cumsum(totals) - totals
+    num_blocks = -(-totals // BLOCK_SIZE)
+    owners = np.repeat(np.arange(num_windows), num_blocks)
+    number = ranges(np.zeros(num_windows, dtype=np.int64), num_blocks)
+    last_rows = np.minimum(bases[owners] + (number + 1) * BLOCK_SIZE, (bases + totals)[owners]) - 1
+    farthest = ends[np.searchsorted(ends, last_rows, side="right")] - bases[owners]
+    return int((-(-farthest // BLOCK_SIZE) - number).sum())

@@ -1,0 +1,275 @@
+"""Ingest: list the corpus, identify its files, read and tokenise them split by split."""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from dagpack_cli.corpora import (
+    BadRecords,
+    OnBad,
+    ReadCounts,
+    ReadOptions,
+    Source,
+    choose_tokenizer,
+    discover,
+    kind_of,
+    parse_drop_rule,
+    raise_bad,
+    read_examples,
+)
+from dagpack_cli.errors import DataError, MismatchError
+from dagpack_cli.examples import SplitWriter, write_lines
+from dagpack_cli.manifest import FORMAT_VERSION, IngestOptions, InputEntry, fingerprint, library_versions
+from dagpack_cli.stages.receipts import Listener, read_receipt, write_receipt
+from dagpack_cli.storage import sha256_file
+from dagpack_cli.tokenizing import SymbolCollector, Tokenizer, load_tokenizer
+
+__all__ = ["IngestPlan", "ingest_splits", "plan_ingest"]
+
+_SPLIT_BYTES = 64 << 20  # a fixed target: never a function of the number of workers
+_SPEC = "spec.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestPlan:
+    """What will be read, and the fingerprint that follows from it.
+
+    Attributes:
+        corpus: a folder or a file.
+        sources: in canonical order.
+        inputs: their names, sizes and checksums.
+        ignored: (name, reason) of what was found and is not read.
+        skipped: files left out because they are damaged, with ``--on-error skip``.
+        splits: consecutive source numbers, one list a split.
+        tokenizer: a specification for `load_tokenizer`, with its BOS and EOS.
+        identity: of the tokenizer.
+        versions: of the libraries that matter.
+        fingerprint: of the ingest.
+    """
+
+    corpus: Path
+    sources: list[Source]
+    inputs: list[InputEntry]
+    ignored: list[list[str]]
+    skipped: list[list[str]]
+    splits: list[list[int]]
+    tokenizer: tuple[str, str | None, str | None]
+    identity: dict[str, Any]
+    versions: dict[str, str]
+    options: IngestOptions
+    fingerprint: str
+
+
+def read_options(options: IngestOptions) -> ReadOptions:
+    """Return the options of the corpus readers for those of an ingest."""
+    return ReadOptions(
+        format=options.format,
+        text_field=options.text_field,
+        episode_field=options.episode_field,
+        state_field=options.state_field,
+        action_field=options.action_field,
+        action_taken=options.action_taken,
+        drop_rules=tuple(parse_drop_rule(rule) for rule in options.drop_transition),
+    )
+
+
+def plan_ingest(
+    corpus: Path,
+    out: Path,
+    *,
+    tokenizer: str,
+    bos: str | None,
+    eos: str | None,
+    options: IngestOptions,
+    known: Mapping[str, Sequence[Any]],
+    workers: int,
+    listener: Listener,
+) -> IngestPlan:
+    """List and identify the inputs of a build; nothing is written.
+
+    Args:
+        corpus: a folder or a file.
+        out: the output, which is never input.
+        tokenizer: as given: ``auto``, ``bytes``, ``symbols``, ``none`` or a path.
+        bos, eos: overrides.
+        options: of the ingest.
+        known: name -> [size, mtime, ctime, inode, sha256] of the last build; an input with equal
+            numbers is not read again.
+        workers: threads that read.
+        listener: hears the progress.
+
+    Raises:
+        NoInputError: nothing usable is in the corpus.
+        UsageError: the tokenizer does not fit what is there.
+    """
+    bad = BadRecords()
+    on_bad: OnBad = bad if options.on_error == "skip" else raise_bad
+    with _located(corpus):
+        found = discover(corpus, exclude=out, options=read_options(options), on_bad=on_bad)
+    spec = choose_tokenizer(found.inputs, tokenizer)
+    loaded = load_tokenizer(spec, bos=bos, eos=eos)
+    checksums = _checksums(found.inputs, known, workers, listener)
+    inputs = [
+        InputEntry(path=source.name, size=source.size, sha256=checksum)
+        for source, checksum in zip(found.inputs, checksums, strict=True)
+    ]
+    versions = library_versions(huggingface=loaded.kind == "huggingface")
+    identity = loaded.identity()
+    ignored = [list(pair) for pair in found.ignored]
+    formats = [source.format for source in found.inputs]
+    parts = (FORMAT_VERSION, versions, asdict(options), identity, [asdict(entry) for entry in inputs], formats)
+    return IngestPlan(
+        corpus=corpus,
+        sources=found.inputs,
+        inputs=inputs,
+        ignored=ignored,
+        skipped=[list(pair) for pair in bad.first],
+        splits=_split(found.inputs),
+        tokenizer=(spec, bos, eos),
+        identity=identity,
+        versions=versions,
+        options=options,
+        fingerprint=fingerprint(*parts, ignored),
+    )
+
+
+def _checksums(
+    sources: Sequence[Source], known: Mapping[str, Sequence[Any]], workers: int, listener: Listener
+) -> list[str]:
+    def checksum(source: Source) -> str:
+        entry = known.get(source.name)
+        if entry is not None and list(entry[:4]) == identity_of(source):
+            return str(entry[4])
+        return sha256_file(source.path)
+
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        result = []
+        for number, value in enumerate(pool.map(checksum, sources), 1):
+            result.append(value)
+            listener.progress("identify", number, len(sources))
+    return result
+
+
+def identity_of(source: Source) -> list[int]:
+    """Return the numbers that say whether a file is the one that was read: size, times, inode."""
+    return [source.size, source.mtime_ns, source.ctime_ns, source.inode]
+
+
+def _split(sources: Sequence[Source]) -> list[list[int]]:
+    """Return consecutive source numbers, a new split once a fixed number of bytes is reached."""
+    splits: list[list[int]] = []
+    size = 0
+    for number, source in enumerate(sources):
+        if not splits or (size + source.size > _SPLIT_BYTES and splits[-1]):
+            splits.append([])
+            size = 0
+        splits[-1].append(number)
+        size += source.size
+    return splits
+
+
+def ingest_splits(plan: IngestPlan, directory: Path, *, workers: int, listener: Listener) -> list[dict[str, Any]]:
+    """Read every split that has no receipt yet; return the receipts in order.
+
+    Args:
+        plan: of `plan_ingest`.
+        directory: of the staged build; split n goes to ``splits/n``.
+        workers: processes; the result does not depend on them.
+        listener: hears the progress.
+
+    Raises:
+        DataError: a bad record, unless the options say ``skip``; or an input changed while it was read.
+    """
+    jobs = [
+        (directory / "splits" / f"{number:05d}", [plan.sources[source] for source in split], plan.tokenizer)
+        for number, split in enumerate(plan.splits)
+    ]
+    open_jobs = [job for job in jobs if read_receipt(job[0]) is None]
+    done = len(jobs) - len(open_jobs)
+    run = functools.partial(_read_split, options=plan.options, corpus=plan.corpus)
+    for _ in _run(run, open_jobs, workers):
+        done += 1
+        listener.progress("read", done, len(jobs))
+    receipts = [read_receipt(job[0]) for job in jobs]
+    return [receipt for receipt in receipts if receipt is not None]
+
+
+def _run(function: Any, jobs: Sequence[Any], workers: int) -> Iterator[None]:
+    """Call a function on every job: here, or in processes where that pays."""
+    if workers == 1 or len(jobs) < 2:
+        for job in jobs:
+            yield function(job)
+        return
+    # Not fork: a copy of a process whose threads hold locks may never wake up.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(max_workers=min(workers, len(jobs)), mp_context=context) as pool:
+        yield from pool.map(function, jobs)
+
+
+@functools.lru_cache(maxsize=2)
+def _cached_tokenizer(spec: str, bos: str | None, eos: str | None) -> Tokenizer:
+    return load_tokenizer(spec, bos=bos, eos=eos)
+
+
+def _read_split(
+    job: tuple[Path, list[Source], tuple[str, str | None, str | None]], *, options: IngestOptions, corpus: Path
+) -> None:
+    """Read the files of one split into its folder, the receipt last."""
+    directory, sources, spec = job
+    shutil.rmtree(directory, ignore_errors=True)
+    writer = SplitWriter(directory)
+    bad = BadRecords()
+    on_bad: OnBad = bad if options.on_error == "skip" else raise_bad
+    counts = ReadCounts()
+    collector = SymbolCollector() if spec[0] == "symbols" else None
+    reader: Tokenizer | SymbolCollector = collector if collector is not None else _cached_tokenizer(*spec)
+    reading = read_options(options)
+    for source in sources:
+        with _located(corpus):
+            for example in read_examples(source, reader, reading, on_bad, counts=counts):
+                writer.add(example, source.name)
+        after = os.stat(source.path)
+        if [after.st_size, after.st_mtime_ns, after.st_ctime_ns, after.st_ino] != identity_of(source):
+            raise DataError(str(source.path), "the file changed while it was read", hint="run the same command again")
+    writer.close()
+    if collector is not None:
+        write_lines(directory / "symbols.jsonl", collector.symbols)
+    write_receipt(
+        directory,
+        {
+            "records": counts.records,
+            "bad_records": bad.count,
+            "bad": [list(entry) for entry in bad.first],
+            "dropped_transitions": counts.dropped_pairs,
+        },
+    )
+
+
+class _located:  # noqa: N801  # used like a function, as contextlib's are
+    """Put the corpus's path before the names in data errors, so that ``where`` can be clicked."""
+
+    def __init__(self, corpus: Path) -> None:
+        self._corpus = corpus
+
+    def __enter__(self) -> None:
+        """Do nothing yet."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        """Complete the error on its way out."""
+        if isinstance(error, (DataError, MismatchError)) and self._corpus.is_dir() and not os.path.isabs(error.where):
+            name = error.where.split(":")[0].split(",")[0]
+            if (self._corpus / name).exists():
+                error.where = str(self._corpus / error.where)
+
+
+def source_kinds(sources: Sequence[Source]) -> set[str]:
+    """Return the kinds of content a corpus has: text, tokens or symbols."""
+    return {kind_of(source.format) for source in sources}

@@ -1,0 +1,158 @@
+"""Symbols: every distinct JSON value is an id, in the order of its canonical bytes.
+
+A split of the input does not know the values of the others, so reading collects local ids
+(`SymbolCollector`), and `merge_symbols` later gives every split the array that maps them to
+global ones. The global order is that of the bytes, so it depends on the set of values alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from dagpack_cli.errors import DamageError, DataError, MismatchError, shorten
+from dagpack_cli.tokenizing.base import IdArray, write_saved
+
+__all__ = ["SYMBOLS_NAME", "SymbolCollector", "Symbols", "merge_symbols"]
+
+SYMBOLS_NAME = "symbols.jsonl"
+_MAX_SYMBOLS = 2**31 - 2
+
+
+class SymbolCollector:
+    """Gives the values of one split local ids, in the order in which they appear."""
+
+    kind: ClassVar[str] = "symbols"
+    vocab_size: ClassVar[int | None] = None
+    bos_id: ClassVar[int | None] = None
+    eos_id: ClassVar[int | None] = None
+
+    def __init__(self) -> None:
+        self._ids: dict[bytes, int] = {}
+
+    @property
+    def symbols(self) -> list[bytes]:
+        """Return the canonical JSON of every value; the local id is the index."""
+        return list(self._ids)
+
+    def encode_values(self, values: Sequence[bytes]) -> IdArray:
+        """Return the local ids of canonical JSON values, adding those that are new.
+
+        >>> SymbolCollector().encode_values([b'"b"', b'"a"', b'"b"'])
+        array([0, 1, 0], dtype=int32)
+        """
+        ids = self._ids
+        found = [ids.setdefault(value, len(ids)) for value in values]
+        if len(ids) > _MAX_SYMBOLS:
+            raise DataError("symbols", f"{len(ids):,} distinct values", f"at most {_MAX_SYMBOLS:,} fit int32 ids")
+        return np.array(found, dtype=np.int32)
+
+
+def merge_symbols(collected: Iterable[Sequence[bytes]]) -> tuple[list[bytes], list[IdArray]]:
+    """Return all distinct values in byte order, and for every split ``remap[local id] = global id``.
+
+    Args:
+        collected: the `SymbolCollector.symbols` of every split.
+
+    >>> merge_symbols([[b'"b"', b'"a"'], [b'"b"']])
+    ([b'"a"', b'"b"'], [array([1, 0], dtype=int32), array([1], dtype=int32)])
+    """
+    splits = [list(values) for values in collected]
+    merged = sorted({value for values in splits for value in values})
+    ids = {value: index for index, value in enumerate(merged)}
+    return merged, [np.array([ids[value] for value in values], dtype=np.int32) for values in splits]
+
+
+class Symbols:
+    """The tokenizer of a finished list of symbols.
+
+    Args:
+        symbols: canonical JSON values, strictly ascending by their bytes (see `merge_symbols`).
+        virtual_root: add one id behind them for a virtual root.
+        bos_id: a symbol to treat as the start of a document, None for none.
+        eos_id: a symbol to treat as the end of one, None for none.
+    """
+
+    kind: ClassVar[str] = "symbols"
+
+    def __init__(
+        self,
+        symbols: Sequence[bytes],
+        *,
+        virtual_root: bool = False,
+        bos_id: int | None = None,
+        eos_id: int | None = None,
+    ) -> None:
+        self.symbols = tuple(symbols)
+        self.bos_id = bos_id
+        self.eos_id = eos_id
+        self.virtual_root_id = len(self.symbols) if virtual_root else None
+        self.vocab_size = len(self.symbols) + virtual_root
+        if any(first >= second for first, second in zip(self.symbols, self.symbols[1:], strict=False)):
+            raise DamageError("symbols", "values are not in ascending order", "each may occur once")
+        self._ids = {value: index for index, value in enumerate(self.symbols)}
+
+    def identity(self) -> dict[str, object]:
+        """Return the kind, the hash of the list, the vocabulary size and the ids with a meaning."""
+        return {
+            "kind": self.kind,
+            "sha256": hashlib.sha256(self._file()).hexdigest(),
+            "vocab_size": self.vocab_size,
+            "bos": self.bos_id,
+            "eos": self.eos_id,
+            "virtual_root": self.virtual_root_id,
+        }
+
+    def encode_values(self, values: Sequence[bytes]) -> IdArray:
+        """Return the ids of canonical JSON values.
+
+        Raises:
+            DataError: a value is not in the list.
+        """
+        try:
+            return np.array([self._ids[value] for value in values], dtype=np.int32)
+        except KeyError as error:
+            value = error.args[0].decode("utf-8", "replace")
+            raise DataError("symbols", f"{shorten(value)} is not one of the {len(self.symbols):,} symbols") from None
+
+    def encode_documents(self, texts: Sequence[str]) -> list[IdArray]:
+        """Refuse: symbols stand for JSON values, not for text."""
+        raise _no_text()
+
+    def encode_pieces(self, texts: Sequence[str]) -> list[IdArray]:
+        """Refuse: symbols stand for JSON values, not for text."""
+        raise _no_text()
+
+    def decode(self, ids: Sequence[int] | IdArray) -> str:
+        """Return the JSON of every id, separated by spaces.
+
+        >>> Symbols([b'"a"', b'"b"'], virtual_root=True).decode([2, 1])
+        '<virtual-root> "b"'
+        """
+        return " ".join(self._name(token) for token in np.asarray(ids, dtype=np.int64).tolist())
+
+    def save(self, directory: Path) -> None:
+        """Write the identity and the list, one canonical JSON value a line."""
+        write_saved(directory, self.identity())
+        (directory / SYMBOLS_NAME).write_bytes(self._file())
+
+    def _file(self) -> bytes:
+        return b"".join(value + b"\n" for value in self.symbols)
+
+    def _name(self, token: int) -> str:
+        if 0 <= token < len(self.symbols):
+            return self.symbols[token].decode("utf-8", "replace")
+        return "<virtual-root>" if token == self.virtual_root_id else f"<{token}>"
+
+
+def _no_text() -> MismatchError:
+    return MismatchError(
+        "--tokenizer symbols",
+        "cannot encode text",
+        "every id is one JSON value of a transition record",
+        hint="use --tokenizer bytes",
+    )
