@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dagpack_cli.errors import NoInputError, UsageError
-from dagpack_cli.manifest import UNMERGED_LAYOUTS, IngestOptions, InputEntry, Manifest, PackOptions, TrieOptions
+from dagpack_cli.manifest import UNMERGED_LAYOUTS, IngestOptions, Manifest, PackOptions, TrieOptions
 from dagpack_cli.stages.dedup import TrieInfo, dedup_splits
 from dagpack_cli.stages.ingest import IngestPlan, identity_of, ingest_splits, plan_ingest
 from dagpack_cli.stages.pack import pack_fingerprint, pack_trie
@@ -27,7 +27,7 @@ from dagpack_cli.stages.receipts import Listener, SilentListener, read_receipt, 
 from dagpack_cli.storage import STAGING, canonical_json, lock_output, open_current, publish, read_current, sha256_file
 from dagpack_cli.trie import Engine
 
-__all__ = ["BuildResult", "Execution", "TokenizerChoice", "build", "check_merge", "dedup", "ingest", "pack"]
+__all__ = ["BuildResult", "Execution", "TokenizerChoice", "build", "check_merge", "dedup", "ingest", "pack", "stored_merge"]
 
 _SPEC = "spec.json"
 
@@ -175,9 +175,7 @@ def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, executio
     if not out.is_dir():
         raise NoInputError(str(out), "no such directory", "a directory written by dagpack", hint="dagpack build CORPUS OUT")
     with lock_output(target):
-        staged = _newest(
-            [trie for path in _staged(out) for trie in path.glob("trie-*") if read_receipt(trie) is not None]
-        )
+        staged = _staged_trie(out)
         if staged is not None and new_out is None:
             return _pack_staged(staged, out, pack_options, execution, started)
         with open_current(out) as generation:
@@ -190,6 +188,21 @@ def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, executio
             written = _write(generation.path, info, pack_options, work, execution, link=False)
             run = json.loads((generation.path / "run.json").read_bytes())
             return _publish(target, work, written, run.get("inputs", {}), run.get("corpus", ""), execution, started)
+
+
+def stored_merge(out: Path, *, staged: bool) -> str:
+    """Return how the trie that `pack` would take merges: prefix or state; prefix where there is none yet."""
+    if staged and (trie := _staged_trie(out)) is not None:
+        return TrieInfo.from_receipt(read_receipt(trie) or {}, trie).trie.merge
+    if read_current(out) is None:
+        return "prefix"
+    with open_current(out) as generation:
+        return Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json").trie.merge
+
+
+def _staged_trie(out: Path) -> Path | None:
+    tries = [trie for path in _staged(out) for trie in path.glob("trie-*") if not trie.name.endswith(".partial")]
+    return _newest([trie for trie in tries if read_receipt(trie) is not None])
 
 
 def _plan(
@@ -375,8 +388,3 @@ def _publish(
     for name in held:
         execution.listener.note(f"generation {name} is being read and stays")
     return BuildResult(path, manifest, False)
-
-
-def input_names(entries: Sequence[InputEntry]) -> list[str]:
-    """Return the names of inputs."""
-    return [entry.path for entry in entries]

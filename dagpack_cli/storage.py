@@ -14,15 +14,11 @@ import hashlib
 import json
 import os
 import shutil
-import tokenize
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import IO
 
 from dagpack_cli.errors import (
     BusyError,
@@ -40,7 +36,6 @@ __all__ = [
     "canonical_json",
     "is_output",
     "lock_output",
-    "open_array",
     "open_current",
     "publish",
     "read_current",
@@ -113,31 +108,6 @@ def sync_tree(path: Path) -> None:
             finally:
                 os.close(descriptor)
         sync_directory(Path(root))
-
-
-def open_array(path: Path, dtype: npt.DTypeLike, ndim: int = 1) -> npt.NDArray[Any]:
-    """Return a stored ``.npy`` array, memory-mapped and read-only.
-
-    Raises:
-        DamageError: the file is missing, truncated, not ``.npy``, or of another dtype or rank.
-            Nothing in it is ever unpickled.
-    """
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except FileNotFoundError:
-        raise DamageError(str(path), "the file is missing", hint="build again: dagpack build CORPUS OUT") from None
-    except (ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:
-        raise DamageError(
-            str(path), f"not a readable .npy file ({error})", "an array written by dagpack", hint=_REBUILD
-        ) from None
-    if array.dtype != np.dtype(dtype) or array.ndim != ndim:
-        raise DamageError(
-            str(path),
-            f"{array.ndim}-dimensional {array.dtype}",
-            f"{ndim}-dimensional {np.dtype(dtype)}",
-            hint=_REBUILD,
-        )
-    return array
 
 
 _REBUILD = "build again: dagpack build CORPUS OUT"

@@ -132,7 +132,7 @@ def test_skipping_keeps_what_stands_before_the_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 1 << 20])
 def test_array_elements_are_cut_out(step: int) -> None:
     """Brackets and quotes inside strings do not end an element, and lines are counted."""
-    values = [{"a": '],}["\\'}, {"b": [1, [2, {"c": "\n\\\""}]]}, {}, {"d": "é"}]
+    values = [{"a": '],}["\\'}, {"b": [1, [2, {"c": '\n\\"'}]]}, {}, {"d": "é"}]
     text = "\ufeff [\n" + ",\n\n ".join(json.dumps(value, ensure_ascii=False) for value in values) + "\n]\n"
     found = list(read_elements(Bytes(text.encode(), step), "f", raise_bad))
     assert [json.loads(element) for _, element in found] == values
@@ -196,6 +196,7 @@ def test_only_twenty_bad_records_are_kept(tmp_path: Path) -> None:
 
 def test_parsing_what_json_does_not_have() -> None:
     """NaN and numbers over 64 bits survive in fields nobody reads, exactly or not at all."""
+    assert parse_json(b"[-9223372036854775809]", "f:1") == [-(2**63) - 1]
     value = parse_json(b'{"a":NaN,"b":18446744073709551616,"c":"\\ud83d"}', "f:1")
     assert isinstance(value["a"], NotFinite)
     assert value["b"] == 2**64
@@ -223,7 +224,7 @@ def test_order_is_that_of_path_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     expected = sorted(names, key=os.fsencode)
     assert [source.name for source in discover(tmp_path).inputs] == expected
     original = Path.iterdir
-    monkeypatch.setattr(Path, "iterdir", lambda self: reversed(sorted(original(self))))
+    monkeypatch.setattr(Path, "iterdir", lambda self: sorted(original(self), reverse=True))
     assert [source.name for source in discover(tmp_path).inputs] == expected
 
 
@@ -289,7 +290,7 @@ def test_text_beside_records_is_set_aside(tmp_path: Path) -> None:
         (b"\xef\xbb\xbfhello", "text"),
         (b"[1] a footnote\n{not json", "text"),
         (b"// code\n{\n  int x;\n}\n", "text"),
-        (b"# doc\n\n    {\"text\": 1}\n\nmore\n", "text"),
+        (b'# doc\n\n    {"text": 1}\n\nmore\n', "text"),
         (RECORD, "jsonl-text"),
         (b"\xef\xbb\xbf\r\n// note\r\n" + RECORD, "jsonl-text"),
         (b"garbage\n" + RECORD * 2, "jsonl-text"),
@@ -301,6 +302,7 @@ def test_text_beside_records_is_set_aside(tmp_path: Path) -> None:
         (b'{"input_ids": [1]}', "pretokenised"),
         (b'{"messages": [{"role": "user"}]}', "chat"),
         (b'{"prompt": "p", "completion": "c"}', "chat"),
+        (b'{"prompt": "p", "completion": "c", "label": "easy", "rejected": null}', "chat"),
         (b'{"prompt": "p", "completions": ["c"], "rewards": [1]}', "chat"),
         (b'{"episode": 1, "state": 2}', "transitions"),
         (b'{"state": null, "action": 3}', "transitions"),

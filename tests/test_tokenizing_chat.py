@@ -52,7 +52,8 @@ def test_worked_byte_chat() -> None:
         "<tool>r<end-of-turn><assistant>b<end-of-turn>"
     )
     assert ids[:7].tolist() == [0, 258, 117, 262, 259, 115, 262]
-    assert (ids.dtype, runs.dtype) == (np.int32, np.int32)
+    assert ids.dtype == np.int32
+    assert runs.dtype == np.int32
     assert supervised(ids, runs, ByteTokenizer()) == [
         '<thinking>t<thinking>a<tool-call>{"name": "f", "arguments": {}}<end-of-turn>'
     ]

@@ -32,7 +32,7 @@ def recognise(record: dict[str, Any], _options: ReadOptions) -> bool:
         return all(isinstance(item, dict) and "role" in item for item in messages[:1])
     if not isinstance(record.get("prompt"), str | list):
         return False
-    return isinstance(record.get("completion"), str | list) or isinstance(record.get("completions"), list)
+    return isinstance(record.get("completion"), str | list | dict) or isinstance(record.get("completions"), list)
 
 
 def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Record]:

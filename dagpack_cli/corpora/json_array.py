@@ -74,7 +74,7 @@ class _Scanner:
             self.depth -= 1
             self.ended = self.depth <= 0
             return self.ended
-        return token == ord(",") and self.depth == 1
+        return token == ord(",")
 
     def forget(self, size: int) -> None:
         """Step back after the first ``size`` bytes of the buffer were cut off."""

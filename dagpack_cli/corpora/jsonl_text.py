@@ -37,9 +37,7 @@ def _record_of(row: dict[str, Any], place: Place, field: str) -> Record:
     text = row.get(field)
     if not isinstance(text, str):
         found = f'field "{field}" is {shown(text)}' if field in row else f'field "{field}" is missing'
-        raise DataError(
-            str(place), found, f"the record has {shown_keys(row)}", hint="name the field with --text-field"
-        )
+        raise DataError(str(place), found, f"the record has {shown_keys(row)}", hint="name the field with --text-field")
     check_text(text, str(place))
     return Record(
         place=place,

@@ -38,8 +38,8 @@ def read_parquet_rows(
         name: how ids and messages name it.
         on_bad: called with what cannot be read; where it does not raise, the file ends there.
         columns: the columns that are wanted; all for None, or where the file has none of them.
-        arrays: columns of lists of numbers: a row holds a NumPy array of their own type (int64
-            for a mere list of truth values), or a Python list where an element is null.
+        arrays: columns of lists of numbers or truth values: a row holds a NumPy array of their own
+            type, or a Python list where an element is null.
         batch_rows: rows that are decoded together; changes nothing but memory and speed.
 
     Raises:
@@ -91,8 +91,6 @@ def _lists_of(column: pa.Array) -> list[Any]:
     if not is_list or not pa.types.is_primitive(kind.value_type) or column.flatten().null_count:
         return list(column.to_pylist())
     flat = column.flatten()
-    if pa.types.is_boolean(kind.value_type):
-        flat = flat.cast(pa.int8())
     lengths = np.asarray(column.value_lengths().fill_null(0), dtype=np.int64)
     numbers = flat.to_numpy(zero_copy_only=False)
     pieces: list[Any] = np.split(numbers, np.cumsum(lengths)[:-1]) if len(lengths) else []

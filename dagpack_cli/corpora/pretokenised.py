@@ -69,7 +69,7 @@ def _record_of(row: dict[str, Any], place: Place) -> Record:
 def _integers(value: Any, name: str, where: str, *, flags: bool = False) -> IntArray:
     """Return a list of whole numbers as int64; with ``flags``, truth values count as 0 and 1."""
     if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "iu":
+        if value.dtype.kind not in ("iub" if flags else "iu"):
             raise DataError(where, f'"{name}" holds {value.dtype} values', "expected whole numbers")
         if value.dtype == np.uint64 and len(value) and value.max() > np.iinfo(np.int64).max:
             raise DataError(where, f'"{name}" holds {int(value.max()):,}', "expected 64-bit numbers")

@@ -193,5 +193,3 @@ def _example_of(record: Record, tokens: IdArray, runs: Int32Array, kind: str) ->
         group=record.group,
         kind=kind,
     )
-
-

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.errors import DataError
+from dagpack_cli.errors import DataError, shorten
 from dagpack_cli.tokenizing.base import check_text
 from dagpack_cli.tokenizing.chat import Piece
 from dagpack_cli.tokenizing.messages import Message

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from dagpack_cli.arrays import open_array
 from dagpack_cli.errors import DamageError
 from dagpack_cli.shards.window import ROW_COLUMNS, WindowRows
-from dagpack_cli.storage import open_array
 
 __all__ = ["PAD", "read_npy", "write_npy"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ from dagpack_cli.stages.dedup import TrieInfo, files_of, gather_supervision
 from dagpack_cli.stages.receipts import Listener
 from dagpack_cli.trie import Engine, Trie, open_trie
 
-__all__ = ["pack_fingerprint", "pack_trie"]
+__all__ = ["kept_pieces", "pack_fingerprint", "pack_trie"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -243,7 +244,8 @@ def _check_lengths(partition: _Partition, info: TrieInfo, options: PackOptions) 
         row = int(partition.chosen[long[0]])
         file = partition.table.column("file")[row].as_py()
         line = partition.table.column("line")[row].as_py()
-        where = f"{file}:{line}" if line else file
+        record = partition.table.column("record")[row].as_py()
+        where = f"{file}:{line}" if line else f"{file}, record {record:,}"
         longest = int(pairs.max())
         noun = "example is" if len(long) == 1 else "examples are"
         found = f"{len(long):,} {noun} longer than a window; the longest has {longest:,} pairs, the first is {where}"
@@ -289,6 +291,38 @@ def _plan(partition: _Partition, info: TrieInfo, options: PackOptions, engine: E
         truncated = _state_truncated(trie, options) if options.on_long == "truncate" else 0
         removed = lost - truncated
     return _Planned(windows, pieces, bound, int(rows.forest.lengths.sum()), removed, truncated)
+
+
+def kept_pieces(path: Path, manifest: Manifest, table: Any, part: str) -> Iterator[tuple[int, int, int]]:
+    """Yield (trie node where the example ends, first target, exclusive last target) of every piece in windows.
+
+    Targets are depths in the trie. A piece that pruning left without rows is not yielded.
+
+    Args:
+        path: of a published generation.
+        manifest: of it.
+        table: its provenance.
+        part: the partition.
+    """
+    info, options = TrieInfo.from_manifest(manifest), manifest.pack
+    partition = _partition(part, path, info, table)
+    trie, ends = partition.trie, partition.ends
+    if options.layout in UNMERGED_LAYOUTS:
+        pieces = cut_examples(ends, trie.parents, trie.depths, options.seq_len, options.on_long, options.prune)
+    else:
+        _, pieces = cut_forest(
+            trie.offsets,
+            trie.parents,
+            trie.depths,
+            options.seq_len,
+            options.on_long,
+            prune=options.prune,
+            examples=ends,
+        )
+    columns = (ends.nodes[pieces.examples], pieces.lows, pieces.highs)
+    for node, low, high in zip(*(column.tolist() for column in columns), strict=True):
+        if high > low:
+            yield node, low, high
 
 
 def _state_pairs(trie: Trie) -> int:

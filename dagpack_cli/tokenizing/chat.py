@@ -164,7 +164,7 @@ def pieces_of(
 def _announce(numbered: list[tuple[int, Message]], text: str) -> list[tuple[int, Message]]:
     index, first = numbered[0]
     if first.role not in ("system", "developer"):
-        return [(-1, Message(role="system", content=text)), *numbered]
+        return [(index, Message(role="system", content=text)), *numbered]
     content = f"{first.content}\n\n{text}" if first.content else text
     return [(index, replace(first, content=content)), *numbered[1:]]
 

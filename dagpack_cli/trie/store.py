@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from dagpack_cli.arrays import open_array
 from dagpack_cli.errors import DamageError
-from dagpack_cli.storage import open_array
 from dagpack_cli.trie.nodes import Trie
 
 __all__ = ["open_trie", "save_trie"]

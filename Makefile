@@ -1,0 +1,47 @@
+# One virtual environment, made once; every target sets up what it needs.
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+READY := $(VENV)/ready
+TORCH := torch==2.13.0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench format clean
+
+help: ## Show these lines
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
+
+setup: $(READY) ## Make the virtual environment
+
+$(READY): pyproject.toml Makefile
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch $(READY)
+
+demo: $(READY) ## Build the fixtures and look at the result
+	rm -rf out
+	$(BIN)/dagpack build fixtures/agents out --seq-len 1024
+	$(BIN)/dagpack stats out
+	$(BIN)/dagpack show out --rows 24
+	$(BIN)/dagpack verify out
+
+test: $(READY) ## Run every test
+	$(BIN)/python -m pytest -n auto --quiet
+
+check: $(READY) ## Lint, types, format and tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n auto --quiet
+
+bench: $(READY) ## Print ratios against named alternatives on the same data
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	$(BIN)/python -m tests.bench
+
+format: $(READY) ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## Remove everything that was made here
+	rm -rf $(VENV) out .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,579 @@
+"""The command line: options -> one call -> print. Data to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from dagpack_cli.console import Console, print_error
+from dagpack_cli.errors import DagpackError, UsageError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from dagpack_cli.manifest import IngestOptions, Manifest, PackOptions, TrieOptions
+    from dagpack_cli.pipeline import BuildResult, Execution, TokenizerChoice
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="dagpack",
+    help="Merge shared prefixes of a corpus once, pack the trie into training windows, lose nothing.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+class Layout(StrEnum):
+    """How examples become windows."""
+
+    dag = "dag"
+    walk = "walk"
+    packed = "packed"
+    best_fit = "best-fit"
+    padded = "padded"
+
+
+class Merge(StrEnum):
+    """What is merged."""
+
+    prefix = "prefix"
+    state = "state"
+    none = "none"
+
+
+class OnLong(StrEnum):
+    """What happens to examples longer than a window."""
+
+    error = "error"
+    split = "split"
+    truncate = "truncate"
+    drop = "drop"
+
+
+class OnError(StrEnum):
+    """What happens to bad records."""
+
+    fail = "fail"
+    skip = "skip"
+
+
+class ShardFormat(StrEnum):
+    """The files windows are written to."""
+
+    parquet = "parquet"
+    npy = "npy"
+
+
+class Objective(StrEnum):
+    """How often a distinct row counts."""
+
+    counted = "counted"
+    unique = "unique"
+
+
+class Format(StrEnum):
+    """How every input is read."""
+
+    text = "text"
+    jsonl_text = "jsonl-text"
+    chat = "chat"
+    pretokenised = "pretokenised"
+    transitions = "transitions"
+
+
+class Engine(StrEnum):
+    """What runs the loops."""
+
+    auto = "auto"
+    numpy = "numpy"
+    numba = "numba"
+
+
+CorpusArg = Annotated[Path, typer.Argument(metavar="CORPUS", help="A folder, read recursively, or one file.")]
+OutArg = Annotated[Path, typer.Argument(metavar="OUT", help="The output directory.")]
+TokenizerOpt = Annotated[
+    str,
+    typer.Option(
+        "--tokenizer",
+        metavar="NAME|PATH",
+        help="bytes, symbols (every JSON state an id), none (ids are given), or a Hugging Face directory or "
+        "tokenizer.json. auto: bytes for text and chat, symbols for transitions, none for input_ids.",
+    ),
+]
+BosOpt = Annotated[str | None, typer.Option("--bos", metavar="ID|none", help="Override the tokenizer's BOS.")]
+EosOpt = Annotated[str | None, typer.Option("--eos", metavar="ID|none", help="Override the tokenizer's EOS.")]
+FormatOpt = Annotated[Format | None, typer.Option("--format", help="Read every file so; else its content tells.")]
+OnErrorOpt = Annotated[OnError, typer.Option("--on-error", help="Stop at a bad record, or skip, count and list it.")]
+TextFieldOpt = Annotated[str, typer.Option("--text-field", help="The field that holds a JSONL record's text.")]
+EpisodeFieldOpt = Annotated[
+    str, typer.Option("--episode-field", help="Transitions: dotted path of the episode; none: a file is one.")
+]
+StateFieldOpt = Annotated[str, typer.Option("--state-field", help="Transitions: dotted path of the state.")]
+ActionFieldOpt = Annotated[str, typer.Option("--action-field", help="Transitions: dotted path of the action.")]
+ActionTakenOpt = Annotated[
+    bool, typer.Option("--action-taken", help="Transitions: a record's action is taken in its state, not what led to it.")
+]
+DropOpt = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drop-transition",
+        metavar="RULE",
+        help="Leave out transitions: self (the state stays), action=JSON, state=JSON. May be repeated.",
+    ),
+]
+MergeOpt = Annotated[
+    Merge | None,
+    typer.Option("--merge", help="prefix (default), state (Markov games only), none (packed, best-fit, padded)."),
+]
+VirtualRootOpt = Annotated[bool, typer.Option("--virtual-root", help="Join all trees under one root, the tokenizer's BOS.")]
+VirtualRootIdOpt = Annotated[
+    int | None, typer.Option("--virtual-root-id", metavar="ID", help="Join all trees under this id.")
+]
+StrictMarkovOpt = Annotated[
+    bool, typer.Option("--strict-markov", help="Fail where one (state, action) has two next states.")
+]
+ValFractionOpt = Annotated[float, typer.Option("--val-fraction", help="Share of the groups kept for validation.")]
+SeedOpt = Annotated[int, typer.Option("--seed", help="Which groups those are.")]
+SeqLenOpt = Annotated[int, typer.Option("--seq-len", help="Most rows of a window, and of a path.")]
+LayoutOpt = Annotated[Layout, typer.Option("--layout", help="How examples become windows.")]
+OnLongOpt = Annotated[OnLong, typer.Option("--on-long", help="What happens to examples longer than --seq-len.")]
+PruneOpt = Annotated[bool, typer.Option("--prune/--no-prune", help="Leave out rows that train nothing.")]
+ObjectiveOpt = Annotated[
+    Objective | None,
+    typer.Option("--objective", help="counted: as often as in the corpus; unique: each transition once (state)."),
+]
+ShardFormatOpt = Annotated[ShardFormat, typer.Option("--shard-format", help="Parquet files, or folders of .npy.")]
+CompressionOpt = Annotated[int, typer.Option("--compression-level", help="Of zstd, 1 to 22.")]
+WorkersOpt = Annotated[int, typer.Option("--workers", help="Processes that read, threads that write.")]
+EngineOpt = Annotated[Engine, typer.Option("--engine", help="numba compiles; auto only where that pays.")]
+KeepOpt = Annotated[int, typer.Option("--keep", help="Generations that stay, the new one included.")]
+RehashOpt = Annotated[bool, typer.Option("--rehash", help="Read inputs again even if size and times are unchanged.")]
+QuietOpt = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _ingest_options(values: dict[str, Any]) -> IngestOptions:
+    from dagpack_cli.manifest import IngestOptions
+
+    episode = values["episode_field"]
+    return IngestOptions(
+        format=values["format"],
+        on_error=values["on_error"].value,
+        text_field=values["text_field"],
+        episode_field=None if episode == "none" else episode,
+        state_field=values["state_field"],
+        action_field=values["action_field"],
+        action_taken=values["action_taken"],
+        drop_transition=tuple(values["drop_transition"] or ()),
+    )
+
+
+def _trie_options(values: dict[str, Any], layout: str) -> TrieOptions:
+    from dagpack_cli.manifest import TrieOptions
+    from dagpack_cli.pipeline import check_merge
+
+    root_id = values["virtual_root_id"]
+    root = str(root_id) if root_id is not None else "auto" if values["virtual_root"] else None
+    return TrieOptions(
+        merge=check_merge(values["merge"], layout),
+        virtual_root=root,
+        strict_markov=values["strict_markov"],
+        val_fraction=values["val_fraction"],
+        seed=values["seed"],
+    )
+
+
+def _pack_options(values: dict[str, Any], merge: str) -> PackOptions:
+    from dagpack_cli.manifest import PackOptions
+
+    objective = values["objective"] or ("unique" if merge == "state" else "counted")
+    return PackOptions(
+        seq_len=values["seq_len"],
+        layout=values["layout"].value,
+        on_long=values["on_long"].value,
+        prune=values["prune"],
+        objective=str(objective),
+        shard_format=values["shard_format"].value,
+        compression_level=values["compression_level"],
+    )
+
+
+def _execution(values: dict[str, Any], console: Console) -> Execution:
+    from dagpack_cli.pipeline import Execution
+
+    return Execution(
+        workers=values["workers"],
+        engine=values["engine"].value,
+        rehash=values.get("rehash", False),
+        keep=values.get("keep", 2),
+        listener=console,
+    )
+
+
+def _tokenizer(values: dict[str, Any]) -> TokenizerChoice:
+    from dagpack_cli.pipeline import TokenizerChoice
+
+    return TokenizerChoice(spec=values["tokenizer"], bos=values["bos"], eos=values["eos"])
+
+
+def _print_result(result: BuildResult, *, quiet: bool) -> None:
+    from dagpack_cli.stats import format_summary
+
+    if quiet:
+        return
+    if result.unchanged:
+        print(f"unchanged: {result.path} is what this build would write")
+    else:
+        print(f"{format_summary(result.manifest)}\nwritten: {result.path}")
+
+
+@app.command()
+def build(
+    corpus: CorpusArg,
+    out: OutArg,
+    tokenizer: TokenizerOpt = "auto",
+    bos: BosOpt = None,
+    eos: EosOpt = None,
+    format: FormatOpt = None,
+    on_error: OnErrorOpt = OnError.fail,
+    text_field: TextFieldOpt = "text",
+    episode_field: EpisodeFieldOpt = "episode",
+    state_field: StateFieldOpt = "state",
+    action_field: ActionFieldOpt = "action",
+    action_taken: ActionTakenOpt = False,
+    drop_transition: DropOpt = None,
+    merge: MergeOpt = None,
+    virtual_root: VirtualRootOpt = False,
+    virtual_root_id: VirtualRootIdOpt = None,
+    strict_markov: StrictMarkovOpt = False,
+    val_fraction: ValFractionOpt = 0.0,
+    seed: SeedOpt = 0,
+    seq_len: SeqLenOpt = 8192,
+    layout: LayoutOpt = Layout.dag,
+    on_long: OnLongOpt = OnLong.error,
+    prune: PruneOpt = True,
+    objective: ObjectiveOpt = None,
+    shard_format: ShardFormatOpt = ShardFormat.parquet,
+    compression_level: CompressionOpt = 1,
+    workers: WorkersOpt = 1,
+    engine: EngineOpt = Engine.auto,
+    keep: KeepOpt = 2,
+    rehash: RehashOpt = False,
+    quiet: QuietOpt = False,
+) -> None:
+    """Build a corpus into OUT: ingest, dedup, pack, publish."""
+    values = dict(locals())
+    from dagpack_cli import pipeline
+
+    console = Console(quiet=quiet)
+    trie_options = _trie_options(values, layout.value)
+    result = pipeline.build(
+        corpus,
+        out,
+        tokenizer=_tokenizer(values),
+        ingest_options=_ingest_options(values),
+        trie_options=trie_options,
+        pack_options=_pack_options(values, trie_options.merge),
+        execution=_execution(values, console),
+    )
+    console.close()
+    _print_result(result, quiet=quiet)
+
+
+@app.command()
+def ingest(
+    corpus: CorpusArg,
+    out: OutArg,
+    tokenizer: TokenizerOpt = "auto",
+    bos: BosOpt = None,
+    eos: EosOpt = None,
+    format: FormatOpt = None,
+    on_error: OnErrorOpt = OnError.fail,
+    text_field: TextFieldOpt = "text",
+    episode_field: EpisodeFieldOpt = "episode",
+    state_field: StateFieldOpt = "state",
+    action_field: ActionFieldOpt = "action",
+    action_taken: ActionTakenOpt = False,
+    drop_transition: DropOpt = None,
+    workers: WorkersOpt = 1,
+    engine: EngineOpt = Engine.auto,
+    rehash: RehashOpt = False,
+    quiet: QuietOpt = False,
+) -> None:
+    """First stage of build: read, render and tokenise into OUT's staging area."""
+    values = dict(locals())
+    from dagpack_cli import pipeline
+
+    console = Console(quiet=quiet)
+    staged = pipeline.ingest(
+        corpus,
+        out,
+        tokenizer=_tokenizer(values),
+        ingest_options=_ingest_options(values),
+        execution=_execution(values, console),
+    )
+    console.close()
+    if not quiet:
+        print(f"ingested: {staged}; next: dagpack dedup {out}")
+
+
+@app.command()
+def dedup(
+    out: OutArg,
+    merge: MergeOpt = None,
+    virtual_root: VirtualRootOpt = False,
+    virtual_root_id: VirtualRootIdOpt = None,
+    strict_markov: StrictMarkovOpt = False,
+    val_fraction: ValFractionOpt = 0.0,
+    seed: SeedOpt = 0,
+    workers: WorkersOpt = 1,
+    engine: EngineOpt = Engine.auto,
+    quiet: QuietOpt = False,
+) -> None:
+    """Second stage of build: merge what was ingested into OUT last into a trie on disk."""
+    values = dict(locals())
+    from dagpack_cli import pipeline
+
+    console = Console(quiet=quiet)
+    layout = "packed" if merge == Merge.none else "dag"
+    trie = pipeline.dedup(out, trie_options=_trie_options(values, layout), execution=_execution(values, console))
+    console.close()
+    if not quiet:
+        print(f"merged: {trie}; next: dagpack pack {out}")
+
+
+@app.command()
+def pack(
+    out: OutArg,
+    new_out: Annotated[
+        Path | None, typer.Argument(metavar="[NEW_OUT]", help="Where to publish, if not in OUT itself.")
+    ] = None,
+    seq_len: SeqLenOpt = 8192,
+    layout: LayoutOpt = Layout.dag,
+    on_long: OnLongOpt = OnLong.error,
+    prune: PruneOpt = True,
+    objective: ObjectiveOpt = None,
+    shard_format: ShardFormatOpt = ShardFormat.parquet,
+    compression_level: CompressionOpt = 1,
+    workers: WorkersOpt = 1,
+    engine: EngineOpt = Engine.auto,
+    keep: KeepOpt = 2,
+    quiet: QuietOpt = False,
+) -> None:
+    """Last stage of build: pack OUT's trie into windows, without touching text."""
+    values = dict(locals())
+    from dagpack_cli import pipeline
+
+    console = Console(quiet=quiet)
+    result = pipeline.pack(
+        out,
+        new_out,
+        pack_options=_pack_options(values, pipeline.stored_merge(out, staged=new_out is None)),
+        execution=_execution(values, console),
+    )
+    console.close()
+    _print_result(result, quiet=quiet)
+
+
+@app.command()
+def stats(out: OutArg, json_: JsonOpt = False) -> None:
+    """Print what the build stored: ledger, windows and bound, savings, profile, shared prefixes."""
+    from dagpack_cli.stats import describe, format_stats
+
+    with _open(out) as (generation, manifest):
+        if json_:
+            _print_json(describe(manifest, generation.name))
+        else:
+            print(format_stats(manifest, generation.name))
+
+
+@app.command()
+def verify(out: OutArg, json_: JsonOpt = False) -> None:
+    """Check every checksum and every invariant of the windows; exit 76 if anything is wrong."""
+    from dataclasses import asdict
+
+    from dagpack_cli.errors import DamageError
+    from dagpack_cli.verify import verify_generation
+
+    with _open(out) as (generation, manifest):
+        report = verify_generation(generation.path, manifest)
+    if json_:
+        _print_json(asdict(report) | {"ok": not report.failures})
+    elif not report.failures:
+        print(f"ok: {report.files:,} files, {report.windows:,} windows, {report.rows:,} rows verified")
+    if report.failures:
+        if not json_:
+            print("\n".join(report.failures))
+        raise DamageError(
+            str(out), f"{len(report.failures):,} failures", "what the build wrote", hint="build again: dagpack build CORPUS OUT"
+        )
+
+
+@app.command()
+def show(
+    out: OutArg,
+    window: Annotated[int, typer.Option("--window", help="Its number in the partition.")] = 0,
+    partition: Annotated[str, typer.Option("--partition", help="train or val.")] = "train",
+    first_row: Annotated[int, typer.Option("--first-row", help="The first row shown.")] = 0,
+    rows: Annotated[int, typer.Option("--rows", help="How many rows are shown; 0 for all.")] = 48,
+    json_: JsonOpt = False,
+) -> None:
+    """Show one window as aligned columns beside its mask."""
+    from dagpack_cli.show import describe_window, format_window
+
+    with _open(out) as (generation, manifest):
+        facts = describe_window(
+            generation.path, manifest, partition, window, first_row=first_row, num_rows=rows or None
+        )
+    if json_:
+        _print_json(facts)
+    else:
+        print(format_window(facts))
+
+
+@app.command()
+def export(
+    out: OutArg,
+    sequences: Annotated[
+        bool, typer.Option("--sequences", help="Distinct sequences with counts, from the shards alone.")
+    ] = False,
+    transitions: Annotated[
+        bool, typer.Option("--transitions", help="Distinct rows with counts and weights, from the shards alone.")
+    ] = False,
+) -> None:
+    """Print the examples of a build as JSONL, after checking that the windows hold exactly them."""
+    from dagpack_cli import export as exporting
+
+    if sequences and transitions:
+        raise UsageError("--sequences", "--transitions is given too", "one of the two")
+    with _open(out) as (generation, manifest):
+        if transitions:
+            _print_lines(exporting.export_transitions(generation.path, manifest))
+        elif sequences:
+            _print_lines(exporting.export_sequences(generation.path, manifest))
+        else:
+            _print_lines(exporting.export_examples(generation.path, manifest))
+
+
+@app.command()
+def path(out: OutArg) -> None:
+    """Print the directory of the current generation."""
+    with _open(out) as (generation, _):
+        print(generation.path)
+
+
+class _open:  # noqa: N801  # used like a function, as contextlib's are
+    """The current generation of an output and its manifest, share-locked while they are in use."""
+
+    def __init__(self, out: Path) -> None:
+        from dagpack_cli.manifest import Manifest
+        from dagpack_cli.storage import open_current
+
+        self._generation = open_current(out)
+        self._manifest: Manifest = Manifest.from_bytes(
+            self._generation.manifest_bytes, self._generation.path / "manifest.json"
+        )
+
+    def __enter__(self) -> tuple[Any, Manifest]:
+        """Return the generation and its manifest."""
+        return self._generation, self._manifest
+
+    def __exit__(self, *_: object) -> None:
+        """Release the generation."""
+        self._generation.close()
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=1, sort_keys=True))
+
+
+def _print_lines(records: Iterable[dict[str, Any]]) -> None:
+    import orjson
+
+    for record in records:
+        sys.stdout.buffer.write(orjson.dumps(record) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+class _Terminated(BaseException):
+    """A signal that ends the process, raised so that locks and partial files are let go first."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    raise _Terminated(number)
+
+
+def _reraise(number: int) -> NoReturn:
+    """End by the signal itself, so that the caller sees 130 or 143 and knows why."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    sys.exit(128 + number)  # only where the signal is blocked
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit; the one place where errors are rendered."""
+    signal.signal(signal.SIGTERM, _terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(given)
+        sys.stdout.flush()
+    except _Terminated as stop:
+        _reraise(stop.number)
+    except KeyboardInterrupt:
+        _reraise(signal.SIGINT)
+    except BrokenPipeError:  # the reader of our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _reraise(signal.SIGPIPE)
+    except DagpackError as error:
+        print_error(error)
+        code = error.exit_code
+    except OSError as error:
+        from dagpack_cli.storage import translate_os_error
+
+        translated = translate_os_error(error)
+        print_error(translated)
+        code = translated.exit_code
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    command = typer.main.get_command(app)
+    if not arguments:
+        command.main(["--help"], prog_name="dagpack", standalone_mode=False)
+        return UsageError.exit_code
+    try:
+        result = command.main(arguments, prog_name="dagpack", standalone_mode=False)
+    except (DagpackError, OSError):
+        raise
+    except Exception as error:
+        if hasattr(error, "format_message"):  # a usage error of the option parser
+            print(f"error: {error.format_message()}", file=sys.stderr)
+            print("hint: dagpack --help, or dagpack COMMAND --help", file=sys.stderr)
+            return UsageError.exit_code
+        return _report_bug(error)
+    return result if isinstance(result, int) else 0
+
+
+def _report_bug(error: Exception) -> int:
+    traceback.print_exception(error)
+    print(f"error: dagpack: {type(error).__name__}, a bug in dagpack; the lines above say where", file=sys.stderr)
+    print("hint: nothing was published; please report it with the command and these lines", file=sys.stderr)
+    return DagpackError.exit_code

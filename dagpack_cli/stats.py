@@ -1,0 +1,217 @@
+"""What a build stored about itself, as JSON or as a page to read. Nothing is computed from the data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dagpack_cli.manifest import UNMERGED_LAYOUTS, Manifest
+
+__all__ = ["describe", "format_stats", "format_summary"]
+
+_UNITS = ("windows", "rows", "attention_edges", "blocks")
+_LEDGER = {
+    "examples": ("in", "kept", "empty", "single_token", "dropped"),
+    "pairs": ("in", "in_windows", "pruned", "truncated", "dropped"),
+}
+_BASELINES = {
+    "examples_as_given": "examples as given, one a window",
+    "one_example_per_turn": "one example per assistant turn",
+    "best_fit": "best-fit packing of the examples",
+}
+
+
+def describe(manifest: Manifest, name: str) -> dict[str, Any]:
+    """Return everything `stats` knows as JSON values.
+
+    Args:
+        manifest: of the build.
+        name: of its generation.
+    """
+    return {
+        "generation": name,
+        "fingerprint": manifest.fingerprint,
+        "versions": manifest.versions,
+        "tokenizer": manifest.tokenizer,
+        "seq_len": manifest.pack.seq_len,
+        "layout": manifest.pack.layout,
+        "merge": _merge(manifest),
+        "objective": manifest.pack.objective,
+        "ledger": manifest.ledger,
+        "partitions": {part: _partition(manifest, part) for part in manifest.partitions},
+    }
+
+
+def _merge(manifest: Manifest) -> str:
+    return "none" if manifest.pack.layout in UNMERGED_LAYOUTS else manifest.trie.merge
+
+
+def _partition(manifest: Manifest, part: str) -> dict[str, Any]:
+    packing = manifest.packing[part]
+    bound = packing["bound"]
+    windows, seq_len = packing["windows"], manifest.pack.seq_len
+    return {
+        **packing,
+        "fill": _ratio(packing["rows"], windows * seq_len),
+        "cells": windows * seq_len,
+        "dense_pairs": windows * seq_len * seq_len,
+        "windows_over_bound": _ratio(windows, bound["windows"]),
+        "rows_over_bound": _ratio(packing["rows"], bound["rows"]),
+        "attention_over_bound": _ratio(packing["attention_edges"], bound["attention_edges"]),
+        "unavoidable_replay": _ratio(bound["rows"], packing["distinct_rows"]),
+        "savings": {
+            name: {unit: _ratio(costs[unit], packing[unit]) for unit in _UNITS}
+            for name, costs in packing["baselines"].items()
+        },
+        "trie": manifest.statistics["trie"].get(part, {}),
+    }
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 1.0
+
+
+def format_summary(manifest: Manifest) -> str:
+    """Return the few lines that `build` ends with: what was saved, and that nothing was lost."""
+    total = manifest.ledger["total"]
+    lines = []
+    for part in manifest.partitions:
+        facts = _partition(manifest, part)
+        saving = facts["savings"]["best_fit"]
+        lines.append(
+            f"{part}: {_examples(manifest.ledger[part]['examples']['kept'])}, {facts['pairs']:,} pairs in "
+            f"{facts['windows']:,} windows of {manifest.pack.seq_len:,}; lower bound {facts['bound']['windows']:,}; "
+            f"fill {facts['fill']:.1%}"
+        )
+        lines.append(
+            f"  {facts['rows']:,} rows to compute; against best-fit packing of the same examples "
+            f"{saving['rows']:.2f}x fewer rows, {saving['attention_edges']:.2f}x fewer attention edges"
+        )
+        if "supervised_rows_also_in_train" in facts["trie"]:
+            lines.append(f"  {_leak(facts['trie'])}")
+    pairs = total["pairs"]
+    lines.append(
+        f"nothing lost: {pairs['in']:,} pairs in = {pairs['in_windows']:,} in windows + {pairs['pruned']:,} pruned "
+        f"+ {pairs['truncated']:,} truncated + {pairs['dropped']:,} dropped"
+    )
+    if bad := manifest.ledger["reading"]["bad_records"]:
+        lines.append(f"skipped: {bad:,} bad records; dagpack stats lists the first {min(bad, 20)}")
+    return "\n".join(lines)
+
+
+def _examples(count: int) -> str:
+    return f"{count:,} example" if count == 1 else f"{count:,} examples"
+
+
+def _leak(profile: dict[str, Any]) -> str:
+    return (
+        f"{profile['supervised_rows_also_in_train']:,} of {profile['supervised_rows']:,} supervised val rows "
+        "also occur in train"
+    )
+
+
+def format_stats(manifest: Manifest, name: str) -> str:
+    """Return the page that `dagpack stats` prints."""
+    reading = manifest.ledger["reading"]
+    tokenizer = manifest.tokenizer
+    lines = [
+        f"generation   {name}",
+        f"layout       {manifest.pack.layout}, merge {_merge(manifest)}, seq-len {manifest.pack.seq_len:,}, "
+        f"objective {manifest.pack.objective}",
+        f"tokenizer    {tokenizer['kind']}, {tokenizer['vocab_size']:,} ids, sha256 {str(tokenizer['sha256'])[:12]}",
+        f"read         {reading['files']:,} files, {reading['records']:,} records; "
+        f"{reading['bad_records']:,} bad records, {reading['ignored_files']:,} files ignored",
+        *(f"             ignored {file}: {reason}" for file, reason in manifest.ignored[:20]),
+        *(f"             skipped {where}: {reason}" for where, reason in reading["bad"]),
+        "",
+        *_ledger_lines(manifest),
+    ]
+    for part in manifest.partitions:
+        lines += ["", *_partition_lines(manifest, part)]
+    return "\n".join(lines)
+
+
+def _ledger_lines(manifest: Manifest) -> list[str]:
+    columns = [*manifest.partitions, "total"]
+    table = [["ledger", *columns]]
+    for unit, entries in _LEDGER.items():
+        for entry in entries:
+            label = f"{unit} in" if entry == "in" else f"  {entry.replace('_', ' ')}"
+            table.append([label, *(f"{manifest.ledger[column][unit][entry]:,}" for column in columns)])
+    table.append(["duplicate pairs merged", *(f"{manifest.ledger[column]['merged']:,}" for column in columns)])
+    return _aligned(table)
+
+
+def _aligned(table: list[list[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
+    return [
+        "  ".join([row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)])
+        for row in table
+    ]
+
+
+def _partition_lines(manifest: Manifest, part: str) -> list[str]:
+    facts = _partition(manifest, part)
+    bound, trie = facts["bound"], facts["trie"]
+    table = [
+        [part, "here", "lower bound", "ratio"],
+        ["windows", f"{facts['windows']:,}", f"{bound['windows']:,}", f"{facts['windows_over_bound']:.4f}"],
+        ["rows computed", f"{facts['rows']:,}", f"{bound['rows']:,}", f"{facts['rows_over_bound']:.4f}"],
+        [
+            "attention edges",
+            f"{facts['attention_edges']:,}",
+            f"{bound['attention_edges']:,}",
+            f"{facts['attention_over_bound']:.4f}",
+        ],
+    ]
+    lines = [
+        *_aligned(table),
+        f"fill {facts['fill']:.2%} of {facts['cells']:,} cells; {facts['distinct_rows']:,} distinct rows stand for "
+        f"{facts['pairs']:,} pairs, {facts['supervised_pairs']:,} supervised",
+        f"unavoidable replay {facts['unavoidable_replay']:.4f} (bound on rows / distinct rows): no packer can do without",
+        f"dense attention would score {facts['dense_pairs']:,} pairs a head; counts are not a claim of speed",
+        "",
+        *_saving_lines(facts),
+    ]
+    if manifest.pack.layout == "walk":
+        lines.append("the walk closes windows by rows: a leaf cut in two is replayed, so it can cost more than it saves")
+    lines += ["", *_trie_lines(trie)]
+    if "supervised_rows_also_in_train" in trie:
+        lines.append(_leak(trie))
+    return lines
+
+
+def _saving_lines(facts: dict[str, Any]) -> list[str]:
+    table = [["fewer, against", *(unit.replace("_", " ").replace("blocks", "128-blocks") for unit in _UNITS)]]
+    for name, label in _BASELINES.items():
+        if name in facts["savings"]:
+            saving = facts["savings"][name]
+            table.append([label, *(f"{saving[unit]:.3f}x" for unit in _UNITS)])
+    return _aligned(table)
+
+
+def _trie_lines(trie: dict[str, Any]) -> list[str]:
+    lines = [
+        f"trie         {trie['tokens']:,} tokens in {trie['nodes']:,} nodes; {trie['roots']:,} roots, "
+        f"{trie['leaves']:,} leaves, {trie['branching_nodes']:,} branching, at most {trie['most_children']:,} children",
+    ]
+    if trie["depth_histogram"]:
+        table = [["depth from", "rows", "pairs", "pairs/row"]]
+        for low, rows, pairs in trie["depth_histogram"]:
+            table.append([f"{low:,}", f"{rows:,}", f"{pairs:,}", f"{_ratio(pairs, rows):.2f}"])
+        lines += _aligned(table)
+    if trie["shared_prefixes"]:
+        lines.append("largest shared prefixes (tokens saved = (examples - 1) x run)")
+        for entry in trie["shared_prefixes"]:
+            text = _one_line(entry["begins"]) + (f" ... {_one_line(entry['ends'])}" if entry["ends"] else "")
+            lines.append(
+                f"  {entry['tokens_saved']:>12,} saved: {entry['examples']:,} examples share "
+                f"{entry['run_tokens']:,} tokens, up to token {entry['prefix_tokens']:,}: {text}"
+            )
+    for state, action, outcomes in trie.get("markov_conflicts", [])[:5]:
+        lines.append(f"  not Markov: state {_one_line(state)} with action {_one_line(action)} leads to {len(outcomes)} states")
+    return lines
+
+
+def _one_line(text: str) -> str:
+    shown = "".join(char if char.isprintable() else " " for char in text)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
