@@ -24,7 +24,7 @@ def open_array(path: Path, dtype: npt.DTypeLike, ndim: int = 1) -> npt.NDArray[A
             Nothing in it is ever unpickled.
     """
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise DamageError(str(path), "the file is missing", hint="build again: dagpack build CORPUS OUT") from None
     except (ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:

@@ -38,67 +38,67 @@ app = typer.Typer(
 class Layout(StrEnum):
     """How examples become windows."""
 
-    dag = "dag"
-    walk = "walk"
-    packed = "packed"
-    best_fit = "best-fit"
-    padded = "padded"
+    DAG = "dag"
+    WALK = "walk"
+    PACKED = "packed"
+    BEST_FIT = "best-fit"
+    PADDED = "padded"
 
 
 class Merge(StrEnum):
     """What is merged."""
 
-    prefix = "prefix"
-    state = "state"
-    none = "none"
+    PREFIX = "prefix"
+    STATE = "state"
+    NONE = "none"
 
 
 class OnLong(StrEnum):
     """What happens to examples longer than a window."""
 
-    error = "error"
-    split = "split"
-    truncate = "truncate"
-    drop = "drop"
+    ERROR = "error"
+    SPLIT = "split"
+    TRUNCATE = "truncate"
+    DROP = "drop"
 
 
 class OnError(StrEnum):
     """What happens to bad records."""
 
-    fail = "fail"
-    skip = "skip"
+    FAIL = "fail"
+    SKIP = "skip"
 
 
 class ShardFormat(StrEnum):
     """The files windows are written to."""
 
-    parquet = "parquet"
-    npy = "npy"
+    PARQUET = "parquet"
+    NPY = "npy"
 
 
 class Objective(StrEnum):
     """How often a distinct row counts."""
 
-    counted = "counted"
-    unique = "unique"
+    COUNTED = "counted"
+    UNIQUE = "unique"
 
 
 class Format(StrEnum):
     """How every input is read."""
 
-    text = "text"
-    jsonl_text = "jsonl-text"
-    chat = "chat"
-    pretokenised = "pretokenised"
-    transitions = "transitions"
+    TEXT = "text"
+    JSONL_TEXT = "jsonl-text"
+    CHAT = "chat"
+    PRETOKENISED = "pretokenised"
+    TRANSITIONS = "transitions"
 
 
 class Engine(StrEnum):
     """What runs the loops."""
 
-    auto = "auto"
-    numpy = "numpy"
-    numba = "numba"
+    AUTO = "auto"
+    NUMPY = "numpy"
+    NUMBA = "numba"
 
 
 CorpusArg = Annotated[Path, typer.Argument(metavar="CORPUS", help="A folder, read recursively, or one file.")]
@@ -123,7 +123,8 @@ EpisodeFieldOpt = Annotated[
 StateFieldOpt = Annotated[str, typer.Option("--state-field", help="Transitions: dotted path of the state.")]
 ActionFieldOpt = Annotated[str, typer.Option("--action-field", help="Transitions: dotted path of the action.")]
 ActionTakenOpt = Annotated[
-    bool, typer.Option("--action-taken", help="Transitions: a record's action is taken in its state, not what led to it.")
+    bool,
+    typer.Option("--action-taken", help="Transitions: an action is taken in its record's state."),
 ]
 DropOpt = Annotated[
     list[str] | None,
@@ -137,7 +138,9 @@ MergeOpt = Annotated[
     Merge | None,
     typer.Option("--merge", help="prefix (default), state (Markov games only), none (packed, best-fit, padded)."),
 ]
-VirtualRootOpt = Annotated[bool, typer.Option("--virtual-root", help="Join all trees under one root, the tokenizer's BOS.")]
+VirtualRootOpt = Annotated[
+    bool, typer.Option("--virtual-root", help="Join all trees under one root, the tokenizer's BOS.")
+]
 VirtualRootIdOpt = Annotated[
     int | None, typer.Option("--virtual-root-id", metavar="ID", help="Join all trees under this id.")
 ]
@@ -198,13 +201,13 @@ def _trie_options(values: dict[str, Any], layout: str) -> TrieOptions:
 def _pack_options(values: dict[str, Any], merge: str) -> PackOptions:
     from dagpack_cli.manifest import PackOptions
 
-    objective = values["objective"] or ("unique" if merge == "state" else "counted")
+    objective = values["objective"]
     return PackOptions(
         seq_len=values["seq_len"],
         layout=values["layout"].value,
         on_long=values["on_long"].value,
         prune=values["prune"],
-        objective=str(objective),
+        objective=("unique" if merge == "state" else "counted") if objective is None else objective.value,
         shard_format=values["shard_format"].value,
         compression_level=values["compression_level"],
     )
@@ -247,7 +250,7 @@ def build(
     bos: BosOpt = None,
     eos: EosOpt = None,
     format: FormatOpt = None,
-    on_error: OnErrorOpt = OnError.fail,
+    on_error: OnErrorOpt = OnError.FAIL,
     text_field: TextFieldOpt = "text",
     episode_field: EpisodeFieldOpt = "episode",
     state_field: StateFieldOpt = "state",
@@ -261,14 +264,14 @@ def build(
     val_fraction: ValFractionOpt = 0.0,
     seed: SeedOpt = 0,
     seq_len: SeqLenOpt = 8192,
-    layout: LayoutOpt = Layout.dag,
-    on_long: OnLongOpt = OnLong.error,
+    layout: LayoutOpt = Layout.DAG,
+    on_long: OnLongOpt = OnLong.ERROR,
     prune: PruneOpt = True,
     objective: ObjectiveOpt = None,
-    shard_format: ShardFormatOpt = ShardFormat.parquet,
+    shard_format: ShardFormatOpt = ShardFormat.PARQUET,
     compression_level: CompressionOpt = 1,
     workers: WorkersOpt = 1,
-    engine: EngineOpt = Engine.auto,
+    engine: EngineOpt = Engine.AUTO,
     keep: KeepOpt = 2,
     rehash: RehashOpt = False,
     quiet: QuietOpt = False,
@@ -300,7 +303,7 @@ def ingest(
     bos: BosOpt = None,
     eos: EosOpt = None,
     format: FormatOpt = None,
-    on_error: OnErrorOpt = OnError.fail,
+    on_error: OnErrorOpt = OnError.FAIL,
     text_field: TextFieldOpt = "text",
     episode_field: EpisodeFieldOpt = "episode",
     state_field: StateFieldOpt = "state",
@@ -308,7 +311,7 @@ def ingest(
     action_taken: ActionTakenOpt = False,
     drop_transition: DropOpt = None,
     workers: WorkersOpt = 1,
-    engine: EngineOpt = Engine.auto,
+    engine: EngineOpt = Engine.AUTO,
     rehash: RehashOpt = False,
     quiet: QuietOpt = False,
 ) -> None:
@@ -339,7 +342,7 @@ def dedup(
     val_fraction: ValFractionOpt = 0.0,
     seed: SeedOpt = 0,
     workers: WorkersOpt = 1,
-    engine: EngineOpt = Engine.auto,
+    engine: EngineOpt = Engine.AUTO,
     quiet: QuietOpt = False,
 ) -> None:
     """Second stage of build: merge what was ingested into OUT last into a trie on disk."""
@@ -347,7 +350,7 @@ def dedup(
     from dagpack_cli import pipeline
 
     console = Console(quiet=quiet)
-    layout = "packed" if merge == Merge.none else "dag"
+    layout = "packed" if merge == Merge.NONE else "dag"
     trie = pipeline.dedup(out, trie_options=_trie_options(values, layout), execution=_execution(values, console))
     console.close()
     if not quiet:
@@ -361,14 +364,14 @@ def pack(
         Path | None, typer.Argument(metavar="[NEW_OUT]", help="Where to publish, if not in OUT itself.")
     ] = None,
     seq_len: SeqLenOpt = 8192,
-    layout: LayoutOpt = Layout.dag,
-    on_long: OnLongOpt = OnLong.error,
+    layout: LayoutOpt = Layout.DAG,
+    on_long: OnLongOpt = OnLong.ERROR,
     prune: PruneOpt = True,
     objective: ObjectiveOpt = None,
-    shard_format: ShardFormatOpt = ShardFormat.parquet,
+    shard_format: ShardFormatOpt = ShardFormat.PARQUET,
     compression_level: CompressionOpt = 1,
     workers: WorkersOpt = 1,
-    engine: EngineOpt = Engine.auto,
+    engine: EngineOpt = Engine.AUTO,
     keep: KeepOpt = 2,
     quiet: QuietOpt = False,
 ) -> None:
@@ -417,7 +420,10 @@ def verify(out: OutArg, json_: JsonOpt = False) -> None:
         if not json_:
             print("\n".join(report.failures))
         raise DamageError(
-            str(out), f"{len(report.failures):,} failures", "what the build wrote", hint="build again: dagpack build CORPUS OUT"
+            str(out),
+            f"{len(report.failures):,} failures",
+            "what the build wrote",
+            hint="build again: dagpack build CORPUS OUT",
         )
 
 
@@ -474,7 +480,7 @@ def path(out: OutArg) -> None:
         print(generation.path)
 
 
-class _open:  # noqa: N801  # used like a function, as contextlib's are
+class _open:  # used like a function, as contextlib's are
     """The current generation of an output and its manifest, share-locked while they are in use."""
 
     def __init__(self, out: Path) -> None:

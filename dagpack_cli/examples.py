@@ -25,8 +25,8 @@ __all__ = [
     "Examples",
     "SplitWriter",
     "load_splits",
-    "read_provenance",
     "provenance_table",
+    "read_provenance",
     "write_provenance",
 ]
 
@@ -107,7 +107,16 @@ class SplitWriter:
         self._runs.write(np.ascontiguousarray(example.runs, dtype="<i4").tobytes())
         self._lengths.append(len(example.tokens))
         self._num_runs.append(len(example.runs))
-        values = (example.id, file, example.record, example.line, example.start, example.end, example.group, example.weight)
+        values = (
+            example.id,
+            file,
+            example.record,
+            example.line,
+            example.start,
+            example.end,
+            example.group,
+            example.weight,
+        )
         for column, value in zip(self._meta.values(), values, strict=True):
             column.append(value)
 

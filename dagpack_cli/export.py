@@ -41,7 +41,10 @@ def export_sequences(path: Path, manifest: Manifest) -> Iterator[dict[str, Any]]
     """
     if manifest.trie.merge == "state":
         raise MismatchError(
-            str(path), "merge state: sequences are not paths of the graph", "merge prefix or none", hint="dagpack export --transitions OUT"
+            str(path),
+            "merge state: sequences are not paths of the graph",
+            "merge prefix or none",
+            hint="dagpack export --transitions OUT",
         )
     for part in manifest.partitions:
         for segment, sequence, count in _sequences(path, part, manifest):
@@ -145,7 +148,10 @@ def export_examples(path: Path, manifest: Manifest, *, dropped: bool = False) ->
     """
     if manifest.trie.merge == "state":
         raise MismatchError(
-            str(path), "merge state: examples are not paths of the graph", "merge prefix or none", hint="dagpack export --transitions OUT"
+            str(path),
+            "merge state: examples are not paths of the graph",
+            "merge prefix or none",
+            hint="dagpack export --transitions OUT",
         )
     table = read_provenance(path / "examples.parquet")
     tries = {part: open_trie(path / "trie" / part) for part in manifest.partitions}

@@ -214,7 +214,8 @@ def parse_options(kind: type[_Options], value: Any, where: Path) -> _Options:
     if not isinstance(value, dict):
         raise DamageError(str(where), "options are not an object", "the fields dagpack writes", hint=_REBUILD)
     _check_fields(kind, value, where)
-    return kind(**{name: tuple(entry) if isinstance(entry, list) else entry for name, entry in value.items()})
+    values: dict[str, Any] = {name: tuple(entry) if isinstance(entry, list) else entry for name, entry in value.items()}
+    return kind(**values)
 
 
 def fingerprint(*parts: object) -> str:

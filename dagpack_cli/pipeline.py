@@ -14,12 +14,12 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from dagpack_cli.errors import NoInputError, UsageError
-from dagpack_cli.manifest import UNMERGED_LAYOUTS, IngestOptions, Manifest, PackOptions, TrieOptions
+from dagpack_cli.manifest import FORMAT_VERSION, UNMERGED_LAYOUTS, IngestOptions, Manifest, PackOptions, TrieOptions
 from dagpack_cli.stages.dedup import TrieInfo, dedup_splits
 from dagpack_cli.stages.ingest import IngestPlan, identity_of, ingest_splits, plan_ingest
 from dagpack_cli.stages.pack import pack_fingerprint, pack_trie
@@ -27,7 +27,17 @@ from dagpack_cli.stages.receipts import Listener, SilentListener, read_receipt, 
 from dagpack_cli.storage import STAGING, canonical_json, lock_output, open_current, publish, read_current, sha256_file
 from dagpack_cli.trie import Engine
 
-__all__ = ["BuildResult", "Execution", "TokenizerChoice", "build", "check_merge", "dedup", "ingest", "pack", "stored_merge"]
+__all__ = [
+    "BuildResult",
+    "Execution",
+    "TokenizerChoice",
+    "build",
+    "check_merge",
+    "dedup",
+    "ingest",
+    "pack",
+    "stored_merge",
+]
 
 _SPEC = "spec.json"
 
@@ -57,7 +67,7 @@ class Execution:
     engine: Engine = "auto"
     rehash: bool = False
     keep: int = 2
-    listener: Listener = SilentListener()
+    listener: Listener = field(default_factory=SilentListener)
 
     def __post_init__(self) -> None:
         """Check ranges."""
@@ -76,7 +86,7 @@ class BuildResult:
     unchanged: bool
 
 
-def check_merge(merge: str | None, layout: str) -> str:
+def check_merge(merge: str | None, layout: str) -> Literal["prefix", "state"]:
     """Return how the trie merges, given ``--merge`` (or None) and ``--layout``: prefix or state.
 
     Unmerged layouts keep examples apart in their windows; the trie on disk holds them merged, so
@@ -92,7 +102,7 @@ def check_merge(merge: str | None, layout: str) -> str:
         fitting = "none" if unmerged else "prefix or state"
         hint = f"--layout {layout} takes --merge {fitting}; or choose --layout {'dag' if unmerged else 'best-fit'}"
         raise UsageError(f"--merge {merge}", f"--layout {layout}", f"--merge {fitting}", hint=hint)
-    return "prefix" if merge == "none" else merge
+    return "state" if merge == "state" else "prefix"
 
 
 def build(
@@ -173,7 +183,9 @@ def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, executio
     started = time.time()
     target = out if new_out is None else new_out
     if not out.is_dir():
-        raise NoInputError(str(out), "no such directory", "a directory written by dagpack", hint="dagpack build CORPUS OUT")
+        raise NoInputError(
+            str(out), "no such directory", "a directory written by dagpack", hint="dagpack build CORPUS OUT"
+        )
     with lock_output(target):
         staged = _staged_trie(out)
         if staged is not None and new_out is None:
@@ -233,15 +245,13 @@ def _known_inputs(corpus: Path, out: Path) -> Mapping[str, Sequence[Any]]:
     return run.get("inputs", {}) if run.get("corpus") == str(corpus.resolve()) else {}
 
 
-def _unchanged(
-    out: Path, plan: IngestPlan, trie_options: TrieOptions, pack_options: PackOptions
-) -> BuildResult | None:
+def _unchanged(out: Path, plan: IngestPlan, trie_options: TrieOptions, pack_options: PackOptions) -> BuildResult | None:
     """Return the current generation if it is what this build would write."""
     if read_current(out) is None:
         return None
     with open_current(out) as generation:
         raw = json.loads(generation.manifest_bytes)
-        if not isinstance(raw, dict) or raw.get("format_version") != Manifest.format_version:
+        if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
             return None
         manifest = Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
         same = (
@@ -319,9 +329,7 @@ def _newest(paths: list[Path]) -> Path | None:
     return max(paths, key=lambda path: ((path / "receipt.json").stat().st_mtime_ns, path.name), default=None)
 
 
-def _pack_staged(
-    trie: Path, out: Path, options: PackOptions, execution: Execution, started: float
-) -> BuildResult:
+def _pack_staged(trie: Path, out: Path, options: PackOptions, execution: Execution, started: float) -> BuildResult:
     info = TrieInfo.from_receipt(read_receipt(trie) or {}, trie)
     spec = _read_spec(trie.parent)
     identity, _ = pack_fingerprint(info, options)

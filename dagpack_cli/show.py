@@ -65,9 +65,7 @@ def describe_window(
         "first_row": first_row,
         "rows": columns | {"text": [_text(tokenizer, token) for token in columns["inputs"]]},
         "subtree_ends": ends[first_row:last].tolist(),
-        "allowed_keys": [
-            keys[(keys <= query) & (query < ends)].tolist() for query in range(first_row, last)
-        ],
+        "allowed_keys": [keys[(keys <= query) & (query < ends)].tolist() for query in range(first_row, last)],
         "occurrences": _occurrences(path, partition, number),
     }
 
@@ -101,16 +99,16 @@ def format_window(facts: dict[str, Any]) -> str:
     shown = len(rows["inputs"])
     header = ["row", "input", "target", "segment", "depth", "parent", "count", "weight", "own", "text"]
     table = [header]
-    for at in range(shown):
-        table.append(
-            [
-                str(first + at),
-                *(str(rows[name][at]) for name in ("inputs", "targets", "segments", "depths", "parents", "counts")),
-                f"{rows['weights'][at]:g}",
-                "*" if rows["owned"][at] else "",
-                rows["text"][at][:12],
-            ]
-        )
+    table += [
+        [
+            str(first + at),
+            *(str(rows[name][at]) for name in ("inputs", "targets", "segments", "depths", "parents", "counts")),
+            f"{rows['weights'][at]:g}",
+            "*" if rows["owned"][at] else "",
+            rows["text"][at][:12],
+        ]
+        for at in range(shown)
+    ]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     lines = [
         f"{facts['partition']} window {facts['window']}: {facts['num_rows']:,} of {facts['seq_len']:,} rows, "
@@ -127,5 +125,7 @@ def format_window(facts: dict[str, Any]) -> str:
             line += "  may use key"
         lines.append(line.rstrip())
     if shown < facts["num_rows"]:
-        lines.append(f"rows {first:,} to {first + shown - 1:,} of {facts['num_rows']:,}; --first-row and --rows show others")
+        lines.append(
+            f"rows {first:,} to {first + shown - 1:,} of {facts['num_rows']:,}; --first-row and --rows show others"
+        )
     return "\n".join(lines)

@@ -144,7 +144,9 @@ def _ledger_lines(manifest: Manifest) -> list[str]:
 def _aligned(table: list[list[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     return [
-        "  ".join([row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)])
+        "  ".join(
+            [row[0].ljust(widths[0])] + [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        )
         for row in table
     ]
 
@@ -167,13 +169,15 @@ def _partition_lines(manifest: Manifest, part: str) -> list[str]:
         *_aligned(table),
         f"fill {facts['fill']:.2%} of {facts['cells']:,} cells; {facts['distinct_rows']:,} distinct rows stand for "
         f"{facts['pairs']:,} pairs, {facts['supervised_pairs']:,} supervised",
-        f"unavoidable replay {facts['unavoidable_replay']:.4f} (bound on rows / distinct rows): no packer can do without",
+        f"unavoidable replay {facts['unavoidable_replay']:.4f} (bound on rows / distinct rows), whatever the packer",
         f"dense attention would score {facts['dense_pairs']:,} pairs a head; counts are not a claim of speed",
         "",
         *_saving_lines(facts),
     ]
     if manifest.pack.layout == "walk":
-        lines.append("the walk closes windows by rows: a leaf cut in two is replayed, so it can cost more than it saves")
+        lines.append(
+            "the walk closes windows by rows: a leaf cut in two is replayed, so it can cost more than it saves"
+        )
     lines += ["", *_trie_lines(trie)]
     if "supervised_rows_also_in_train" in trie:
         lines.append(_leak(trie))
@@ -208,7 +212,9 @@ def _trie_lines(trie: dict[str, Any]) -> list[str]:
                 f"{entry['run_tokens']:,} tokens, up to token {entry['prefix_tokens']:,}: {text}"
             )
     for state, action, outcomes in trie.get("markov_conflicts", [])[:5]:
-        lines.append(f"  not Markov: state {_one_line(state)} with action {_one_line(action)} leads to {len(outcomes)} states")
+        lines.append(
+            f"  not Markov: state {_one_line(state)} with action {_one_line(action)} leads to {len(outcomes)} states"
+        )
     return lines
 
 

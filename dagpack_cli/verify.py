@@ -5,8 +5,9 @@ The checks are written from the meaning of the columns, not from the code that w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from dagpack_cli.errors import DagpackError, DamageError
 from dagpack_cli.examples import read_provenance
 from dagpack_cli.manifest import FileEntry, Manifest
 from dagpack_cli.preorder import check_parents, depths_from_parents
-from dagpack_cli.shards import ROW_COLUMNS, WindowRows, list_shards, read_shard
+from dagpack_cli.shards import WindowRows, list_shards, read_shard
 from dagpack_cli.storage import sha256_file
 from dagpack_cli.trie import open_trie
 
@@ -57,10 +58,10 @@ def verify_generation(path: Path, manifest: Manifest) -> VerifyReport:
         report.failures.append(f"{path / extra}: not in the manifest; only files the build wrote")
     if damaged:
         return report
-    checks = [lambda: _check_provenance(path, manifest)]
+    checks: list[Callable[[], None]] = [partial(_check_provenance, path, manifest)]
     for part in manifest.partitions:
-        checks.append(lambda part=part: _check_trie(path, part))  # type: ignore[misc]
-        checks.append(lambda part=part: _check_partition(path, part, manifest, report))  # type: ignore[misc]
+        checks.append(partial(_check_trie, path, part))
+        checks.append(partial(_check_partition, path, part, manifest, report))
     for check in checks:
         try:
             check()
@@ -174,7 +175,9 @@ def _check_partition(path: Path, part: str, manifest: Manifest, report: VerifyRe
         "weight_sum": totals.weight,
     }
     for name, value in found.items():
-        if value != packing[name] and not (name == "weight_sum" and np.isclose(value, packing[name], rtol=1e-9, atol=0)):
+        if value != packing[name] and not (
+            name == "weight_sum" and np.isclose(value, packing[name], rtol=1e-9, atol=0)
+        ):
             _fail(path / "shards", f"{part}: {name} {value:,}", f"{packing[name]:,} as the manifest says")
     _check_owned(path, part, totals, packing["distinct_rows"])
 
@@ -196,8 +199,12 @@ def _check_windows(shard: Path, windows: WindowRows, manifest: Manifest) -> None
     _check_rows(shard, windows.depths != depths, bases, "a depth that is not the number of its ancestors")
     below = np.flatnonzero(parents >= 0)
     above = linked[below]
-    _check_rows(shard, windows.inputs[below] != windows.targets[above], bases[below], "an input that is not its parent's target")
-    _check_rows(shard, windows.segments[below] != windows.segments[above], bases[below], "a segment that is not its parent's")
+    _check_rows(
+        shard, windows.inputs[below] != windows.targets[above], bases[below], "an input that is not its parent's target"
+    )
+    _check_rows(
+        shard, windows.segments[below] != windows.segments[above], bases[below], "a segment that is not its parent's"
+    )
     for name in ("inputs", "targets"):
         values = getattr(windows, name)
         _check_rows(shard, (values < 0) | (values >= manifest.vocab_size), bases, f"{name} outside the vocabulary")
@@ -242,7 +249,9 @@ def _path_keys(windows: WindowRows) -> npt.NDArray[np.uint64]:
         powers = np.cumprod(np.full(int(windows.depths.max()) + 2, 0x9E3779B97F4A7C15, dtype=np.uint64))
         terms = _mix(windows.targets.astype(np.uint64)) * powers[windows.depths + 1]
         roots = windows.parents < 0
-        start = _mix(windows.segments.astype(np.uint64) + np.uint64(1) << np.uint64(32) | windows.inputs.astype(np.uint64))
+        start = _mix(
+            windows.segments.astype(np.uint64) + np.uint64(1) << np.uint64(32) | windows.inputs.astype(np.uint64)
+        )
         terms = np.where(roots, terms + start, terms)
         sums = np.cumsum(terms)
         heads = np.flatnonzero(parents != np.arange(num) - 1)
@@ -284,6 +293,3 @@ def _check_owned(path: Path, part: str, totals: _Totals, distinct_rows: int) -> 
     expected[np.where(first_training < never, first_training, starts)] = True
     if (owned[order] != expected).any():
         _fail(path / "shards", f"{part}: a row is not owned by exactly the window that should own it")
-
-
-__all__ += ["ROW_COLUMNS"]

@@ -111,9 +111,7 @@ def next_fit(lengths: Int64s, seq_len: int) -> Int64s:
 
 
 @kernel
-def volume_bound(
-    parents: Int32s, lengths: Int64s, depths: Int64s, seq_len: int
-) -> tuple[Number, Number, Number]:
+def volume_bound(parents: Int32s, lengths: Int64s, depths: Int64s, seq_len: int) -> tuple[Number, Number, Number]:
     """Return (windows, rows, attention) of `bound.lower_bound`. O(n); exact while attention is below 2^63."""
     num = len(parents)
     below = np.zeros(num + 1, dtype=np.int64)

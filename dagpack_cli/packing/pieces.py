@@ -113,7 +113,7 @@ def cut_examples(
     ``nodes`` are trie nodes; a piece with nothing supervised is left without rows (``highs == lows``)
     where ``prune`` is set. Time O(examples + pieces x radix nodes of a path where one is cut).
     """
-    kept, owners, lows, highs, losses = _ranges(examples, seq_len, on_long)
+    owners, lows, highs, losses = _ranges(examples, seq_len, on_long)
     ends = examples.supervision.last_before(owners, lows, highs) if prune else highs
     nodes = _ancestors(examples.nodes[owners], ends - 1, trie_parents, trie_depths)
     return Pieces(
@@ -155,10 +155,12 @@ def cut_forest(
     if examples is None:
         needs, pieces = _needs_of_tokens(nodes, trie_offsets, trie_depths, supervised if prune else None), None
     else:
-        kept, owners, lows, highs, losses = _ranges(examples, seq_len, on_long)
+        owners, lows, highs, losses = _ranges(examples, seq_len, on_long)
         wanted = examples.supervision.last_before(owners, lows, highs) if prune else highs
         at = _ancestors(examples.nodes[owners], highs - 1, trie_parents, trie_depths)
-        ends = nodes.place[_index_of(trie_depths, at, lows, _first_index(trie_offsets, trie_depths, seq_len, on_long), seq_len)]
+        ends = nodes.place[
+            _index_of(trie_depths, at, lows, _first_index(trie_offsets, trie_depths, seq_len, on_long), seq_len)
+        ]
         needs = np.full(len(nodes.parents), -1, dtype=np.int64)
         np.maximum.at(needs, ends, wanted)
         pieces = (owners, lows, highs, ends, losses)
@@ -169,13 +171,20 @@ def cut_forest(
     if pieces is None:
         none = np.zeros(0, dtype=np.int64)
         return row_forest, Pieces(
-            examples=none, lows=none, highs=none, nodes=none, num_truncated=0, num_dropped=0, num_dropped_examples=0, num_pruned=0
+            examples=none,
+            lows=none,
+            highs=none,
+            nodes=none,
+            num_truncated=0,
+            num_dropped=0,
+            num_dropped_examples=0,
+            num_pruned=0,
         )
     owners, lows, highs, ends, losses = pieces
     last = _nearest(ends, parents, stays)
     renumber = np.cumsum(stays) - 1
-    left = last >= 0
-    kept_highs = np.where(left, np.minimum(np.minimum(nodes.highs, needs)[last], highs), lows)
+    kept_highs = np.where(last >= 0, np.minimum(np.minimum(nodes.highs, needs)[last], highs), lows)
+    left = kept_highs > lows  # the nearest node may be an empty root
     return row_forest, Pieces(
         examples=owners,
         lows=lows,
@@ -188,14 +197,14 @@ def cut_forest(
 
 def piece_lengths(examples: ExampleEnds, seq_len: int, on_long: OnLong) -> Int64Array:
     """Return the pairs of every piece before anything is pruned: shape (num_pieces,), int64."""
-    _, _, lows, highs, _ = _ranges(examples, seq_len, on_long)
+    _, lows, highs, _ = _ranges(examples, seq_len, on_long)
     return highs - lows
 
 
 def _ranges(
     examples: ExampleEnds, seq_len: int, on_long: OnLong
-) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, dict[str, int]]:
-    """Return kept examples, then owner and target range of every piece, and what ``on_long`` took away."""
+) -> tuple[Int64Array, Int64Array, Int64Array, dict[str, int]]:
+    """Return owner and target range of every piece, and what ``on_long`` took away."""
     pairs = examples.lengths - 1
     long = pairs > seq_len
     kept = np.flatnonzero(~long) if on_long == "drop" else np.arange(len(pairs))
@@ -210,7 +219,7 @@ def _ranges(
     number = np.arange(len(owners)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     lows = number * seq_len + 1
     highs = np.minimum(lows + seq_len, np.repeat(pairs, sizes) + 1)
-    return kept, owners, lows, highs, losses
+    return owners, lows, highs, losses
 
 
 def _ancestors(nodes: Int64Array, targets: Int64Array, parents: Int32Array, depths: Int32Array) -> Int64Array:
@@ -227,10 +236,7 @@ def _first_index(offsets: Int64Array, depths: Int32Array, seq_len: int, on_long:
     """Return, in order of creation, the first forest node made of each trie node, and the total."""
     starts = depths.astype(np.int64)
     ends = starts + np.diff(offsets)
-    if on_long == "split":
-        roots = -(-ends // seq_len) - -(-starts // seq_len)
-    else:
-        roots = (starts == 0).astype(np.int64)
+    roots = -(-ends // seq_len) - -(-starts // seq_len) if on_long == "split" else (starts == 0).astype(np.int64)
     return np.concatenate(([0], np.cumsum(roots + (starts > 0))))
 
 

@@ -42,9 +42,7 @@ class Placement:
     num_windows: int
 
 
-def place_leaves(
-    forest: Forest, leaf_windows: npt.NDArray[np.integer[Any]], *, engine: Engine = "auto"
-) -> Placement:
+def place_leaves(forest: Forest, leaf_windows: npt.NDArray[np.integer[Any]], *, engine: Engine = "auto") -> Placement:
     """Return the windows that hold exactly the whole root paths of their leaves.
 
     Args:

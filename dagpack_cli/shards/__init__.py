@@ -1,8 +1,8 @@
-"""Shards: windows as rows, and the files that hold them.
+r"""Shards: windows as rows, and the files that hold them.
 
-    RowForest + Placement + Pieces -> merged.MergedWindows -----\\
+RowForest + Placement + Pieces -> merged.MergedWindows -----\
     Pieces + windows of chains ----> unmerged.UnmergedWindows ---+-> window.WindowRows -> parquet | npy
-    parquet | npy -> window.WindowRows                             (for verify, export, show and training)
+parquet | npy -> window.WindowRows                             (for verify, export, show and training)
 """
 
 from dagpack_cli.shards.files import list_shards, read_shard, windows_per_file, write_shards

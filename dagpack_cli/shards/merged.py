@@ -105,7 +105,9 @@ class MergedWindows:
         self._row_bases = np.cumsum(rows.forest.lengths) - rows.forest.lengths
         self._owned_elsewhere = np.zeros(int(rows.forest.lengths.sum()) if totals is None else 0, dtype=bool)
         self._next_window = 0
-        self._trained_somewhere = self._find_trained() if totals is None else np.zeros(0, dtype=bool)
+        # Only rows that stand in several windows have to know of one another.
+        self._repeats = np.bincount(placement.nodes, minlength=len(rows.forest.parents)) > 1
+        self._trained_somewhere = self._find_trained(trie) if totals is None else np.zeros(0, dtype=bool)
 
     def batch(self, first: int, last: int) -> WindowRows:
         """Return windows ``[first, last)``. Batches are asked for in order, so that ``owned`` knows its past."""
@@ -192,21 +194,29 @@ class MergedWindows:
             ),
         )
 
-    def _own(
-        self, instances: Instances, nodes: Int64Array, weights: npt.NDArray[np.float64]
-    ) -> npt.NDArray[np.bool_]:
+    def _own(self, instances: Instances, nodes: Int64Array, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
         """Return the first row of each kind whose weight is not 0, else the first; and remember it."""
-        rows = ranges(self._row_bases[nodes], instances.lengths)
-        candidates = np.flatnonzero((weights.astype(np.float32) != 0) | ~self._trained_somewhere[rows])
-        candidates = candidates[~self._owned_elsewhere[rows[candidates]]]
+        owned = np.ones(len(weights), dtype=bool)
+        repeated = self._repeats[nodes]
+        lengths = instances.lengths[repeated]
+        at = ranges((np.cumsum(instances.lengths) - instances.lengths)[repeated], lengths)
+        rows = ranges(self._row_bases[nodes[repeated]], lengths)
+        open_rows = (weights[at].astype(np.float32) != 0) | ~self._trained_somewhere[rows]
+        open_rows &= ~self._owned_elsewhere[rows]
+        candidates = np.flatnonzero(open_rows)
         _, firsts = np.unique(rows[candidates], return_index=True)
-        owned = np.zeros(len(rows), dtype=bool)
-        owned[candidates[firsts]] = True
+        owned[at] = False
+        owned[at[candidates[firsts]]] = True
         self._owned_elsewhere[rows[candidates]] = True
         return owned
 
-    def _find_trained(self) -> npt.NDArray[np.bool_]:
-        """Return, for every distinct row, whether its weight is not 0 in some window."""
+    def _find_trained(self, trie: Trie) -> npt.NDArray[np.bool_]:
+        """Return, for every distinct row that is repeated, whether its weight is not 0 in some window.
+
+        Where no weight is negative, nothing cancels and no example was dropped, the trie's totals say so.
+        """
+        if not (self._supervision.weights < 0).any() and not self._pieces.num_dropped_examples:
+            return np.asarray(trie.weights[ranges(self._rows.token_starts, self._rows.forest.lengths)] != 0)
         trained = np.zeros(len(self._owned_elsewhere), dtype=bool)
         step = max(1, 4_000_000 * self.num_windows // max(1, int(self._placement.ends.sum())))
         for first in range(0, self.num_windows, step):

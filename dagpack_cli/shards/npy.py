@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dagpack_cli.arrays import open_array
 from dagpack_cli.errors import DamageError
@@ -26,7 +27,7 @@ def write_npy(directory: Path, windows: WindowRows, seq_len: int) -> None:
     lengths = np.diff(windows.row_offsets)
     present = np.arange(seq_len) < lengths[:, None]
     for name, dtype in ROW_COLUMNS.items():
-        padded = np.full((windows.num_windows, seq_len), PAD.get(name, 0), dtype=dtype)
+        padded: npt.NDArray[Any] = np.full((windows.num_windows, seq_len), PAD.get(name, 0), dtype=dtype)
         padded[present] = getattr(windows, name)
         np.save(directory / f"{name}.npy", padded, allow_pickle=False)
     scalars = {"lengths": lengths.astype(np.int32)} | {
@@ -50,7 +51,9 @@ def read_npy(directory: Path) -> WindowRows:
     for name, dtype in ROW_COLUMNS.items():
         padded = open_array(directory / f"{name}.npy", dtype, ndim=2)
         if len(padded) != len(lengths) or (len(lengths) and int(lengths.max()) > padded.shape[1]):
-            raise DamageError(str(directory / f"{name}.npy"), f"shape {padded.shape}", f"({len(lengths)}, longest window)")
+            raise DamageError(
+                str(directory / f"{name}.npy"), f"shape {padded.shape}", f"({len(lengths)}, longest window)"
+            )
         present = np.arange(padded.shape[1]) < lengths[:, None]
         if (padded[~present] != PAD.get(name, 0)).any():
             raise DamageError(str(directory / f"{name}.npy"), "a pad cell holds a value", str(PAD.get(name, 0)))

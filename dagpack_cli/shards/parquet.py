@@ -22,7 +22,12 @@ __all__ = ["SUFFIX", "read_parquet", "write_parquet"]
 
 SUFFIX = ".parquet"
 _GROUP_ROWS = 1 << 19  # rows of windows in a row group: what a reader decodes at a time
-_SCALARS = {"num_rows": pa.int32(), "num_supervised": pa.int64(), "weight_sum": pa.float64(), "attention_edges": pa.int64()}
+_SCALARS = {
+    "num_rows": pa.int32(),
+    "num_supervised": pa.int64(),
+    "weight_sum": pa.float64(),
+    "attention_edges": pa.int64(),
+}
 _TYPES = {np.int32: pa.int32(), np.float32: pa.float32(), np.bool_: pa.bool_()}
 
 

@@ -42,7 +42,9 @@ class UnmergedWindows:
     def batch(self, first: int, last: int) -> WindowRows:
         """Return windows ``[first, last)``. Time and memory O(rows)."""
         chosen = self._order[self._bounds[first] : self._bounds[last]]
-        lows, highs, examples = (column[chosen] for column in (self._pieces.lows, self._pieces.highs, self._pieces.examples))
+        lows, highs, examples = (
+            column[chosen] for column in (self._pieces.lows, self._pieces.highs, self._pieces.examples)
+        )
         owners, nodes = self._paths(chosen)
         trie = self._trie
         depths = trie.depths[nodes].astype(np.int64)

@@ -99,7 +99,7 @@ class Instances:
 def ranges(starts: Int64Array, lengths: Int64Array) -> Int64Array:
     """Return ``[start, start + length)`` of every range, one after the other: shape (sum(lengths),), int64."""
     shifts = starts - (np.cumsum(lengths) - lengths)
-    return np.arange(int(lengths.sum())) + np.repeat(shifts, lengths)
+    return np.asarray(np.arange(int(lengths.sum())) + np.repeat(shifts, lengths), dtype=np.int64)
 
 
 def fill_rows(
@@ -116,7 +116,9 @@ def fill_rows(
     Args:
         instances: of whole windows.
         tokens: shape (num_tokens,), int32; the trie's tokens.
-        counts, weights, owned: shape (num_rows,); aligned with the rows of the instances in order.
+        counts: shape (num_rows,), int32; aligned with the rows of the instances in order.
+        weights: shape (num_rows,), float64; likewise.
+        owned: shape (num_rows,), bool; likewise.
         num_supervised: shape (num_windows,).
 
     Time and memory O(rows); vectorised. Weights are rounded to float32 once, here.
@@ -151,7 +153,7 @@ def fill_rows(
         weights=stored,
         owned=owned,
         num_supervised=num_supervised,
-        weight_sum=np.bincount(row_windows, weights=stored, minlength=instances.num_windows),
+        weight_sum=np.bincount(row_windows, weights=stored, minlength=instances.num_windows).astype(np.float64),
         attention_edges=edges[row_offsets[1:]] - edges[row_offsets[:-1]],
         blocks=_tree_blocks(instances, row_starts, row_offsets),
     )

@@ -139,7 +139,7 @@ def dedup_splits(
         seed=options.seed,
     )
     end_nodes = np.full(examples.num_examples, -1, dtype=np.int64)
-    symbols = tokenizer.symbols if isinstance(tokenizer, Symbols) else None
+    symbols = list(tokenizer.symbols) if isinstance(tokenizer, Symbols) else None
     profiles: dict[str, Any] = {}
     tries: dict[str, Trie] = {}
     for number, name in enumerate(PARTITIONS):
@@ -196,8 +196,8 @@ def _virtual_root(tokenizer: Tokenizer, options: TrieOptions, examples: Examples
     """Return the id of the virtual root, if there is to be one, and the size of the vocabulary."""
     size = tokenizer.vocab_size
     if size is None:  # given ids: the vocabulary is what was given
-        named = [int(options.virtual_root)] if (options.virtual_root or "").isdecimal() else []
-        size = max(int(examples.tokens.max(initial=-1)), *named, -1) + 1 if named else int(examples.tokens.max(initial=-1)) + 1
+        given = options.virtual_root or ""
+        size = max(int(examples.tokens.max(initial=-1)), int(given) if given.isdecimal() else -1) + 1
     if options.virtual_root is None:
         return None, size
     if options.virtual_root == "auto":
@@ -314,7 +314,9 @@ def _report_conflicts(conflicts: list[Any], options: TrieOptions, listener: List
         raise DataError(
             "--strict-markov", found, "one next state for each", hint="use --merge prefix: the graph stays a tree"
         )
-    listener.note(f"{found}; merging states is valid only if the next step depends on the state alone (--merge prefix keeps a tree)")
+    listener.note(
+        f"{found}; merging is valid only if the next step depends on the state alone (--merge prefix keeps a tree)"
+    )
 
 
 def _cut(text: str) -> str:

@@ -20,12 +20,11 @@ from dagpack_cli.corpora import (
     Source,
     choose_tokenizer,
     discover,
-    kind_of,
     parse_drop_rule,
     raise_bad,
     read_examples,
 )
-from dagpack_cli.errors import DataError, MismatchError
+from dagpack_cli.errors import DataError
 from dagpack_cli.examples import SplitWriter, write_lines
 from dagpack_cli.manifest import FORMAT_VERSION, IngestOptions, InputEntry, fingerprint, library_versions
 from dagpack_cli.stages.receipts import Listener, read_receipt, write_receipt
@@ -99,7 +98,8 @@ def plan_ingest(
         corpus: a folder or a file.
         out: the output, which is never input.
         tokenizer: as given: ``auto``, ``bytes``, ``symbols``, ``none`` or a path.
-        bos, eos: overrides.
+        bos: overrides the tokenizer's.
+        eos: likewise.
         options: of the ingest.
         known: name -> [size, mtime, ctime, inode, sha256] of the last build; an input with equal
             numbers is not read again.
@@ -253,7 +253,7 @@ def _read_split(
     )
 
 
-class _located:  # noqa: N801  # used like a function, as contextlib's are
+class _located:  # used like a function, as contextlib's are
     """Put the corpus's path before the names in data errors, so that ``where`` can be clicked."""
 
     def __init__(self, corpus: Path) -> None:
@@ -264,12 +264,6 @@ class _located:  # noqa: N801  # used like a function, as contextlib's are
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         """Complete the error on its way out."""
-        if isinstance(error, (DataError, MismatchError)) and self._corpus.is_dir() and not os.path.isabs(error.where):
-            name = error.where.split(":")[0].split(",")[0]
-            if (self._corpus / name).exists():
-                error.where = str(self._corpus / error.where)
-
-
-def source_kinds(sources: Sequence[Source]) -> set[str]:
-    """Return the kinds of content a corpus has: text, tokens or symbols."""
-    return {kind_of(source.format) for source in sources}
+        if isinstance(error, DataError) and not Path(error.where).is_absolute():
+            folder = self._corpus if self._corpus.is_dir() else self._corpus.parent
+            error.where = str(folder / error.where)

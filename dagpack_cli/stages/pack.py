@@ -102,7 +102,8 @@ def pack_trie(
         options: of the packing.
         staged: the folder to write; what is in it is removed first.
         link: whether the trie's files may be hard links to the source's, which is then removed.
-        engine, workers: never change the result.
+        engine: never changes the result.
+        workers: threads that write; they never change it either.
         listener: hears progress and notes.
 
     Raises:
@@ -149,9 +150,7 @@ def pack_trie(
     ledger["total"] = _total(ledger, info)
     ledger["reading"] = info.reading
     _check_trains(packing, ledger)
-    write_provenance(
-        staged / "examples.parquet", table, provenance.windows(), metadata, provenance.statuses()
-    )
+    write_provenance(staged / "examples.parquet", table, provenance.windows(), metadata, provenance.statuses())
     rows = {f"shards/{path.name}": 0 for path in (staged / "shards").glob("*")}
     manifest = Manifest(
         fingerprint=build_fingerprint,
@@ -221,7 +220,9 @@ def _check_options(info: TrieInfo, options: PackOptions, partitions: list[_Parti
         )
     if options.objective == "unique" and any((part.ends.supervision.weights < 0).any() for part in partitions):
         raise UsageError(
-            "--objective unique", "some example weights are negative", "counted: one vote has no sign",
+            "--objective unique",
+            "some example weights are negative",
+            "counted: one vote has no sign",
             hint="--objective counted",
         )
 

@@ -25,7 +25,7 @@ def _compiled(function: _Function) -> _Function:
 
 
 @_compiled
-def _find(keys: Int64Array, values: Int64Array, key: int) -> int:
+def _find(keys: Int64Array, key: int) -> Any:
     """Return the slot of ``key`` in an open-addressing table, or the free slot where it belongs."""
     mask = len(keys) - 1
     mixed = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
@@ -37,7 +37,12 @@ def _find(keys: Int64Array, values: Int64Array, key: int) -> int:
 
 @_compiled
 def _insert_all(
-    tokens: Int32Array, offsets: Int64Array, keys: Int64Array, values: Int64Array, nodes: Int64Array, next_same: Int64Array
+    tokens: Int32Array,
+    offsets: Int64Array,
+    keys: Int64Array,
+    values: Int64Array,
+    nodes: Int64Array,
+    next_same: Int64Array,
 ) -> int:
     """Insert every sequence into a radix trie; return the number of nodes.
 
@@ -72,7 +77,7 @@ def _insert_all(
         depth = nodes[node, 1]
         known = shared  # tokens up to here are known to equal the node that follows on the old path
         while depth < length:
-            slot = _find(keys, values, node * 2147483648 + tokens[start + depth])
+            slot = _find(keys, node * 2147483648 + tokens[start + depth])
             if keys[slot] == -1:
                 child = num_nodes
                 num_nodes += 1
@@ -105,7 +110,7 @@ def _insert_all(
                     values[slot] = upper
                     nodes[child, 0] = child_start + matched - depth
                     nodes[child, 2] = upper
-                    lower = _find(keys, values, upper * 2147483648 + tokens[nodes[child, 0]])
+                    lower = _find(keys, upper * 2147483648 + tokens[nodes[child, 0]])
                     keys[lower] = upper * 2147483648 + tokens[nodes[child, 0]]
                     values[lower] = child
                     node = upper
@@ -122,7 +127,12 @@ def _insert_all(
 
 @_compiled
 def _emit(
-    nodes: Int64Array, first_child: Int64Array, sibling: Int64Array, next_same: Int64Array, order: Int64Array, lcp: Int64Array
+    nodes: Int64Array,
+    first_child: Int64Array,
+    sibling: Int64Array,
+    next_same: Int64Array,
+    order: Int64Array,
+    lcp: Int64Array,
 ) -> None:
     """Walk the trie depth first, children by token, and write the order and the shared prefixes."""
     node, position, shared = 0, 0, 0

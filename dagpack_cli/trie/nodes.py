@@ -100,9 +100,7 @@ def build_trie(
         raise OverflowError("sequence count x longest sequence must stay below 2**63")
     fresh = lengths > lcp
     cuts = (owners >= 0) & (lcp < lengths[owners])
-    keys = np.unique(
-        np.concatenate((np.flatnonzero(fresh) * width + lcp[fresh], owners[cuts] * width + lcp[cuts]))
-    )
+    keys = np.unique(np.concatenate((np.flatnonzero(fresh) * width + lcp[fresh], owners[cuts] * width + lcp[cuts])))
     segments, starts = np.divmod(keys, width)
     heads = np.diff(segments, prepend=-1) != 0  # the first node of its segment
     last = np.diff(segments, append=-1) != 0

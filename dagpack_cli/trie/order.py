@@ -6,12 +6,13 @@ length of the prefix each sequence shares with the one before it say everything 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Engine", "LARGE_NUM_SEQUENCES", "LARGE_NUM_TOKENS", "sort_sequences", "uses_kernels"]
+__all__ = ["LARGE_NUM_SEQUENCES", "LARGE_NUM_TOKENS", "Engine", "sort_sequences", "uses_kernels"]
 
 Engine = Literal["auto", "numpy", "numba"]
 LARGE_NUM_TOKENS = 20_000_000
@@ -53,7 +54,7 @@ def sort_sequences(
         return kernels.sort_sequences(tokens, offsets)
     bounds = offsets.tolist()
     data = tokens.astype(">i4").tobytes()
-    keys = [data[4 * start : 4 * end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    keys = [data[4 * start : 4 * end] for start, end in pairwise(bounds)]
     order = sorted(range(len(keys)), key=keys.__getitem__)
     lcp = np.zeros(len(order), dtype=np.int64)
     for position in range(1, len(order)):

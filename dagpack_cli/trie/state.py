@@ -71,7 +71,7 @@ def count_transitions(
         targets=keys % width,
         counts=counts.astype(np.int64),
         supervised=np.bincount(inverse, weights=trains[at], minlength=len(keys)).astype(np.int64),
-        weights=np.bincount(inverse, weights=target_weights[at], minlength=len(keys)),
+        weights=np.bincount(inverse, weights=target_weights[at], minlength=len(keys)).astype(np.float64),
         starts=starts,
         start_counts=start_counts.astype(np.int64),
     )
