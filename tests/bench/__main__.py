@@ -1,0 +1,183 @@
+"""Print ratios against named alternatives: ``python -m tests.bench [--scale X] [structure write packers]``."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from . import families, ours, peers
+from .families import Corpus
+from .measure import in_turn, print_table
+
+_SECTIONS = ("structure", "write", "packers")
+_TOKENS = 30_000_000  # of a corpus, at scale 1
+_PACKER_TOKENS = 10_000_000
+_NO_TRL = "no trl"
+
+
+def _corpora(kinds: dict[str, Any], names: tuple[str, ...], num_tokens: int) -> dict[str, Callable[[], Corpus]]:
+    """Return how to make each corpus; a family's numbers do not depend on which others are made."""
+    return {
+        name: partial(kinds[name], np.random.default_rng([7, len(name), ord(name[0])]), num_tokens) for name in names
+    }
+
+
+def _warm() -> None:
+    """Compile every kernel before anything is measured."""
+    small = families.agent(np.random.default_rng(0), 200_000)
+    with TemporaryDirectory() as folder:
+        merged = ours.merge(small, "numba")
+        for layout in ("dag", "best-fit"):
+            ours.write(merged, small.seq_len, layout, Path(folder, layout), "numba")  # type: ignore[arg-type]
+        ours.plan(merged, small.seq_len, "numba")
+
+
+def structure(scale: float, repeats: int, folder: Path) -> None:
+    """Print what it costs to turn sequences on disk into a trie with weights."""
+    rows = []
+    for name, make in _corpora(families.STRUCTURE, tuple(families.STRUCTURE), int(_TOKENS * scale)).items():
+        corpus = families.map_corpus(make(), folder / name)
+        sides: dict[str, Callable[[], Any]] = {
+            "numba": partial(ours.merge, corpus, "numba"),
+            "numpy": partial(ours.merge, corpus, "numpy"),
+        }
+        if peers.has_trl():
+            sides["trl"] = partial(peers.pack_bfd, peers.sequences_dataset(corpus), corpus.seq_len)
+        found = in_turn(sides, repeats)
+        seconds, merged = found["numba"]
+        millions = len(corpus.tokens) / 1e6
+        rows.append(
+            (
+                name,
+                f"{corpus.num_sequences:,}",
+                f"{millions:.1f} M",
+                f"{len(merged.trie.tokens) / 1e6:.1f} M",
+                f"{millions / seconds / 1000:.2f}",
+                f"{seconds / found['numpy'][0]:.3f}",
+                f"{seconds / found['trl'][0]:.3f}" if "trl" in found else _NO_TRL,
+            )
+        )
+        shutil.rmtree(folder / name)
+    print_table(
+        "structure: sequences on disk -> trie with weights (CPU; targets: at most 0.15 of TRL, "
+        "at least 1 G tokens/s agent, 0.4 without sharing)",
+        ("family", "sequences", "tokens", "distinct", "G tokens/s", "of numpy's CPU", "of TRL bfd's CPU"),
+        rows,
+    )
+
+
+def _merge_and_write(corpus: Corpus, layout: Any, folder: Path) -> Any:
+    shutil.rmtree(folder, ignore_errors=True)
+    return ours.write(ours.merge(corpus, "numba"), corpus.seq_len, layout, folder, "numba")
+
+
+def _pack_and_write(dataset: Any, seq_len: int, path: Path) -> Any:
+    packed = peers.pack_bfd(dataset, seq_len)
+    peers.write_dataset(packed, path)
+    return packed
+
+
+def write(scale: float, repeats: int, folder: Path) -> None:
+    """Print what it costs to merge, pack and write every column, and how full the windows are."""
+    rows = []
+    for name, make in _corpora(families.STRUCTURE, ("agent", "web", "chat"), int(_TOKENS * scale)).items():
+        corpus = families.map_corpus(make(), folder / name)
+        sides: dict[str, Callable[[], Any]] = {
+            layout: partial(_merge_and_write, corpus, layout, folder / layout) for layout in ("dag", "best-fit")
+        }
+        if peers.has_trl():
+            for peer, labels in (("trl", False), ("trl labels", True)):
+                dataset = peers.sequences_dataset(corpus, labels=labels)
+                sides[peer] = partial(_pack_and_write, dataset, corpus.seq_len, folder / "trl.parquet")
+        found = in_turn(sides, repeats)
+        for layout in ("dag", "best-fit"):
+            seconds, report = found[layout]
+            size = sum(path.stat().st_size for path in (folder / layout).iterdir())
+            cells = [f"{name}, {layout}", f"{seconds:.2f} s"]
+            cells += [f"{seconds / found[peer][0]:.2f}" if peer in found else _NO_TRL for peer in ("trl", "trl labels")]
+            cells += [f"{report.num_windows:,}", f"{report.num_rows / report.num_windows / corpus.seq_len:.4f}"]
+            cells += [f"{size / 1e6:.1f}"]
+            if "trl" in found:
+                windows = len(found["trl"][1])
+                fill = len(corpus.tokens) / windows / corpus.seq_len
+                cells += [f"{windows:,}", f"{fill:.4f}", f"{(folder / 'trl.parquet').stat().st_size / 1e6:.1f}"]
+            else:
+                cells += [_NO_TRL] * 3
+            rows.append(tuple(cells))
+        shutil.rmtree(folder / name)
+    print_table(
+        "merge + pack + write, eight columns, one thread, against TRL bfd + zstd Parquet (CPU; target: at most 1.0 of TRL)",
+        (
+            "family, layout",
+            "CPU",
+            "of TRL",
+            "of TRL with labels",
+            "windows",
+            "fill",
+            "MB",
+            "TRL: windows",
+            "fill",
+            "MB with labels",
+        ),
+        rows,
+    )
+
+
+def packers(scale: float, folder: Path) -> None:
+    """Print how many windows each packer needs, over the proven bound."""
+    rows = []
+    for name, make in _corpora(families.PACKED, tuple(families.PACKED), int(_PACKER_TOKENS * scale)).items():
+        corpus = families.map_corpus(make(), folder / name)
+        merged = ours.merge(corpus, "numba")
+        for seq_len in (2_048, 8_192, 32_768):
+            plans = ours.plan(merged, seq_len, "numba")
+            bound = plans.bound.windows
+            rows.append(
+                (
+                    f"{name} @ {seq_len // 1024}k",
+                    f"{plans.nodes:,}",
+                    f"{bound:,}",
+                    f"{plans.dag / bound:.4f}",
+                    f"{plans.walk / bound:.4f}",
+                    f"{plans.best_fit / bound:.4f}",
+                    f"{plans.dag_rows / plans.bound.rows:.4f}",
+                )
+            )
+        shutil.rmtree(folder / name)
+    print_table(
+        "packers: windows over the proven lower bound, longer examples split",
+        ("family", "nodes", "bound", "dag", "walk", "best-fit, nothing merged", "dag: rows / bound"),
+        rows,
+    )
+
+
+def main() -> None:
+    """Run the sections that are asked for, all by default."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
+    parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(_SECTIONS)}; default: all")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the corpora's tokens")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each side; the median counts")
+    given = parser.parse_args()
+    if unknown := set(given.sections) - set(_SECTIONS):
+        parser.error(f"no section {sorted(unknown)[0]}")
+    sections = given.sections or _SECTIONS
+    with TemporaryDirectory(prefix="dagpack-bench-") as temporary:
+        folder = Path(temporary)
+        _warm()
+        if "structure" in sections:
+            structure(given.scale, given.repeats, folder)
+        if "write" in sections:
+            write(given.scale, given.repeats, folder)
+        if "packers" in sections:
+            packers(given.scale, folder)
+
+
+if __name__ == "__main__":
+    main()

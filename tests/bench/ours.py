@@ -1,0 +1,112 @@
+"""The stages of a build as functions of a corpus in memory-mapped files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from dagpack_cli.packing import Bound, best_fit_decreasing, bundle_leaves, lower_bound, place_leaves, walk_forest
+from dagpack_cli.packing.pieces import ExampleEnds, cut_examples, cut_forest, piece_lengths
+from dagpack_cli.packing.supervision import Supervision
+from dagpack_cli.shards import MergedWindows, UnmergedWindows, write_shards
+from dagpack_cli.shards.files import ShardReport
+from dagpack_cli.trie import Engine, Trie, build_trie, sweep_weights
+
+from .families import Corpus
+
+__all__ = ["Merged", "Plans", "merge", "plan", "write"]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A trie with weights, and where its examples end."""
+
+    trie: Trie
+    ends: ExampleEnds
+
+
+def merge(corpus: Corpus, engine: Engine) -> Merged:
+    """Return the trie of a corpus with its weights: what the dedup stage does with ids in files."""
+    trie, nodes = build_trie(corpus.tokens, corpus.offsets, engine=engine)
+    num, lengths = corpus.num_sequences, np.diff(corpus.offsets)
+    supervision = Supervision.of(corpus.runs, corpus.run_offsets, np.ones(num))
+    order = np.argsort(nodes, kind="stable")
+    runs, run_offsets = supervision.clip(order, np.ones(num, dtype=np.int64), lengths[order])
+    starts = trie.depths.astype(np.int64)
+    trie.weights[:] = sweep_weights(
+        starts,
+        starts + np.diff(trie.offsets),
+        nodes[order],
+        runs,
+        run_offsets,
+        supervision.weights[order],
+        engine=engine,
+    )
+    return Merged(trie, ExampleEnds(nodes=nodes, lengths=lengths, supervision=supervision))
+
+
+def write(
+    merged: Merged, seq_len: int, layout: Literal["dag", "best-fit"], directory: Path, engine: Engine
+) -> ShardReport:
+    """Plan the windows of a trie and write them, every column, as Parquet shards."""
+    trie, ends = merged.trie, merged.ends
+    windows: MergedWindows | UnmergedWindows
+    if layout == "dag":
+        rows, pieces = cut_forest(trie.offsets, trie.parents, trie.depths, seq_len, "split", prune=True, examples=ends)
+        placement = place_leaves(rows.forest, bundle_leaves(rows.forest, seq_len, engine=engine), engine=engine)
+        windows = MergedWindows(trie, rows, placement, pieces, ends.supervision, None, engine)
+    else:
+        pieces = cut_examples(ends, trie.parents, trie.depths, seq_len, "split", True)
+        lengths = (pieces.highs - pieces.lows)[pieces.highs > pieces.lows]
+        windows = UnmergedWindows(
+            trie, pieces, best_fit_decreasing(lengths, seq_len, engine=engine), ends.supervision, engine
+        )
+    return write_shards(
+        directory,
+        "train",
+        windows,
+        shard_format="parquet",
+        seq_len=seq_len,
+        metadata={},
+        compression_level=1,
+        workers=1,
+        progress=lambda _: None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """Windows that each packer needs for one forest, and the proven bound."""
+
+    nodes: int
+    bound: Bound
+    dag: int
+    dag_rows: int
+    walk: int
+    best_fit: int
+
+
+def plan(merged: Merged, seq_len: int, engine: Engine) -> Plans:
+    """Return how many windows each packer makes of a trie; longer examples are split."""
+    trie, ends = merged.trie, merged.ends
+    rows, _ = cut_forest(trie.offsets, trie.parents, trie.depths, seq_len, "split", prune=True, examples=ends)
+    forest = rows.forest
+    placement = place_leaves(forest, bundle_leaves(forest, seq_len, engine=engine), engine=engine)
+    lengths = piece_lengths(ends, seq_len, "split")
+    apart = best_fit_decreasing(lengths[lengths > 0], seq_len, engine=engine)
+    return Plans(
+        nodes=forest.num_nodes,
+        bound=lower_bound(forest, seq_len, engine=engine),
+        dag=placement.num_windows,
+        dag_rows=int(placement.ends.sum()),
+        walk=walk_forest(forest, seq_len, engine=engine).num_windows,
+        best_fit=_num_windows(apart),
+    )
+
+
+def _num_windows(windows: npt.NDArray[np.int64]) -> int:
+    return int(windows.max(initial=-1)) + 1
