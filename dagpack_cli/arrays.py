@@ -13,7 +13,7 @@ from dagpack_cli.errors import DamageError
 
 __all__ = ["open_array"]
 
-_REBUILD = "build again: dagpack build CORPUS OUT"
+_REBUILD = "build again: dagpack build CORPUS OUT --rehash"
 
 
 def open_array(path: Path, dtype: npt.DTypeLike, ndim: int = 1) -> npt.NDArray[Any]:
@@ -26,7 +26,7 @@ def open_array(path: Path, dtype: npt.DTypeLike, ndim: int = 1) -> npt.NDArray[A
     try:
         array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
-        raise DamageError(str(path), "the file is missing", hint="build again: dagpack build CORPUS OUT") from None
+        raise DamageError(str(path), "the file is missing", hint=_REBUILD) from None
     except (ValueError, EOFError, SyntaxError, tokenize.TokenError) as error:
         raise DamageError(
             str(path), f"not a readable .npy file ({error})", "an array written by dagpack", hint=_REBUILD

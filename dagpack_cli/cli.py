@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import traceback
@@ -421,9 +422,8 @@ def verify(out: OutArg, json_: JsonOpt = False) -> None:
             print("\n".join(report.failures))
         raise DamageError(
             str(out),
-            f"{len(report.failures):,} failures",
+            f"{len(report.failures):,} failure{'' if len(report.failures) == 1 else 's'}",
             "what the build wrote",
-            hint="build again: dagpack build CORPUS OUT",
         )
 
 
@@ -533,7 +533,9 @@ def _reraise(number: int) -> NoReturn:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; the one place where errors are rendered."""
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup and background jobs have it
+            signal.signal(number, _terminate)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -571,11 +573,19 @@ def _run(arguments: list[str]) -> int:
         raise
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of the option parser
-            print(f"error: {error.format_message()}", file=sys.stderr)
-            print("hint: dagpack --help, or dagpack COMMAND --help", file=sys.stderr)
-            return UsageError.exit_code
+            raise _usage_error(error) from None
         return _report_bug(error)
     return result if isinstance(result, int) else 0
+
+
+def _usage_error(error: Any) -> UsageError:
+    """Return what the option parser found in the shape of all errors: lower case, no full stop."""
+    context = getattr(error, "ctx", None)
+    command = "dagpack" if context is None else context.command_path
+    message = error.format_message().rstrip(".")
+    value = re.fullmatch(r"Invalid value for '([^']+)': (?:Value error, )?(.+)", message, re.DOTALL)
+    where, found = value.groups() if value else (command, message)
+    return UsageError(where, found[:1].lower() + found[1:], hint=f"{command} --help")
 
 
 def _report_bug(error: Exception) -> int:

@@ -65,5 +65,4 @@ def print_error(error: DagpackError) -> None:
     if os.environ.get("DAGPACK_DEBUG") == "1":
         traceback.print_exception(error)
     print(f"error: {error}", file=sys.stderr)
-    if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
+    print(f"hint: {error.advice}", file=sys.stderr)

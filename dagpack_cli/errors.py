@@ -35,6 +35,7 @@ class DagpackError(Exception):
     """
 
     exit_code: ClassVar[int] = 1
+    usual_hint: ClassVar[str] = "DAGPACK_DEBUG=1 before the command shows where it was raised"
 
     def __init__(self, where: str, found: str, expected: str = "", *, hint: str = "") -> None:
         self.where = where
@@ -47,6 +48,11 @@ class DagpackError(Exception):
         """Return the message as it is printed, without the leading ``error:``."""
         text = f"{self.where}: {self.found}"
         return f"{text}; {self.expected}" if self.expected else text
+
+    @property
+    def advice(self) -> str:
+        """Return the hint, or where there is none what usually helps with this kind."""
+        return self.hint or self.usual_hint.replace("WHERE", self.where)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by fields, so that an error crosses a process pool unchanged."""
@@ -61,60 +67,70 @@ class UsageError(DagpackError):
     """An option or argument that cannot work, alone or with another one."""
 
     exit_code = 2
+    usual_hint = "dagpack COMMAND --help says what each option takes"
 
 
 class DataError(DagpackError):
     """The user's corpus holds something that cannot be read as what it claims to be."""
 
     exit_code = 65
+    usual_hint = "correct it, or leave it out with --on-error skip"
 
 
 class NoInputError(DagpackError):
     """Nothing usable: no such path, an empty folder, or no example with a pair in it."""
 
     exit_code = 66
+    usual_hint = "dagpack build --help says what can be read"
 
 
 class OutputError(DagpackError):
     """The output cannot be created."""
 
     exit_code = 73
+    usual_hint = "choose another output directory"
 
 
 class DiskError(DagpackError):
     """Reading or writing failed: an I/O error, or a full disk."""
 
     exit_code = 74
+    usual_hint = "check the disk and run the same command again"
 
 
 class BusyError(DagpackError):
     """Another build holds the lock of the output."""
 
     exit_code = 75
+    usual_hint = "try again when it has ended"
 
 
 class DamageError(DagpackError):
     """Stored data is not what was written: a checksum, a size or an invariant differs."""
 
     exit_code = 76
+    usual_hint = "build again: dagpack build CORPUS OUT --rehash"
 
 
 class PermissionDeniedError(DagpackError):
     """The operating system refuses access."""
 
     exit_code = 77
+    usual_hint = "check the owner and mode: ls -ld WHERE"
 
 
 class MismatchError(DagpackError):
     """Options, format version or tokenizer do not fit the stored data."""
 
     exit_code = 78
+    usual_hint = "name another tokenizer with --tokenizer"
 
 
 class TreeError(DagpackError):
     """Arrays that should describe a preorder forest do not; from a caller, a bug of the caller."""
 
     exit_code = 76
+    usual_hint = "build again: dagpack build CORPUS OUT --rehash"
 
 
 def shorten(value: object, limit: int = 60) -> str:

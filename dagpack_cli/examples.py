@@ -220,7 +220,7 @@ def read_provenance(path: Path) -> pa.Table:
     Raises:
         DamageError: unreadable, a page checksum that differs, or other columns.
     """
-    hint = "dagpack verify OUT names every damaged file; then build again"
+    hint = "build again: dagpack build CORPUS OUT --rehash"
     try:
         table = pq.read_table(path, page_checksum_verification=True, partitioning=None)
     except FileNotFoundError:

@@ -57,7 +57,7 @@ def export_transitions(path: Path, manifest: Manifest) -> Iterator[dict[str, Any
     Under merge ``state`` this is the transition multiset of the corpus.
     """
     for part in manifest.partitions:
-        for _, windows in iter_windows(path, part):
+        for _, windows in iter_windows(path, manifest, part):
             for row in np.flatnonzero(windows.counts > 0).tolist():
                 yield {
                     "partition": part,
@@ -71,9 +71,9 @@ def export_transitions(path: Path, manifest: Manifest) -> Iterator[dict[str, Any
 def _sequences(path: Path, part: str, manifest: Manifest) -> Iterator[tuple[int, npt.NDArray[np.int32], int]]:
     """Yield (segment, tokens, count) of the sequences that end in the windows of a partition."""
     if manifest.pack.layout == "walk":
-        yield from _walk_sequences(path, part)
+        yield from _walk_sequences(path, manifest, part)
         return
-    for _, windows in iter_windows(path, part):
+    for _, windows in iter_windows(path, manifest, part):
         for first, last in zip(windows.row_offsets[:-1].tolist(), windows.row_offsets[1:].tolist(), strict=True):
             parents = windows.parents[first:last]
             counts = windows.counts[first:last].astype(np.int64)
@@ -93,14 +93,14 @@ def _path(windows: WindowRows, first: int, row: int) -> npt.NDArray[np.int32]:
     return np.concatenate((windows.inputs[rows[:1]], windows.targets[rows]))
 
 
-def _walk_sequences(path: Path, part: str) -> Iterator[tuple[int, npt.NDArray[np.int32], int]]:
+def _walk_sequences(path: Path, manifest: Manifest, part: str) -> Iterator[tuple[int, npt.NDArray[np.int32], int]]:
     """As `_sequences`, where a row's pairs are counted once, in whichever window walked it first."""
     ids: dict[tuple[int, int, int], int] = {}
     parents: list[int] = []
     tokens: list[tuple[int, int]] = []
     counts: list[int] = []
     segments: list[int] = []
-    for _, windows in iter_windows(path, part):
+    for _, windows in iter_windows(path, manifest, part):
         numbers = np.empty(len(windows.inputs), dtype=np.int64)
         columns = (windows.parents, windows.inputs, windows.targets, windows.segments, windows.counts)
         bases = np.repeat(windows.row_offsets[:-1], np.diff(windows.row_offsets)).tolist()

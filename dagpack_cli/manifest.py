@@ -69,7 +69,12 @@ class TrieOptions:
         if not 0.0 <= self.val_fraction < 1.0:
             raise UsageError("--val-fraction", str(self.val_fraction), "a number from 0 up to, not including, 1")
         if self.strict_markov and self.merge != "state":
-            raise UsageError("--strict-markov", f"--merge {self.merge}", "--merge state", hint="add --merge state")
+            raise UsageError(
+                "--strict-markov",
+                f"has nothing to check under --merge {self.merge}",
+                "--merge state",
+                hint="add --merge state",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +191,12 @@ class Manifest:
     def vocab_size(self) -> int:
         """Number of token ids; every stored id is below it."""
         return int(self.tokenizer["vocab_size"])
+
+    def shards(self, partition: str) -> list[str]:
+        """Return the shards of a partition in order, below the generation: files, or folders of ``.npy``."""
+        names = {"/".join(entry.path.split("/")[:2]) for entry in self.files if entry.path.startswith("shards/")}
+        chosen = [name for name in names if name.split("/")[1].rsplit("-", 1)[0] == partition]
+        return sorted(chosen, key=lambda name: (len(name), name))
 
     @property
     def partitions(self) -> list[str]:

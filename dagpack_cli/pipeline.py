@@ -13,13 +13,14 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from dagpack_cli.errors import NoInputError, UsageError
-from dagpack_cli.manifest import FORMAT_VERSION, UNMERGED_LAYOUTS, IngestOptions, Manifest, PackOptions, TrieOptions
+from dagpack_cli.errors import DamageError, MismatchError, NoInputError, UsageError
+from dagpack_cli.manifest import UNMERGED_LAYOUTS, IngestOptions, Manifest, PackOptions, TrieOptions
 from dagpack_cli.stages.dedup import TrieInfo, dedup_splits
 from dagpack_cli.stages.ingest import IngestPlan, identity_of, ingest_splits, plan_ingest
 from dagpack_cli.stages.pack import pack_fingerprint, pack_trie
@@ -101,7 +102,7 @@ def check_merge(merge: str | None, layout: str) -> Literal["prefix", "state"]:
     if (merge == "none") != unmerged:
         fitting = "none" if unmerged else "prefix or state"
         hint = f"--layout {layout} takes --merge {fitting}; or choose --layout {'dag' if unmerged else 'best-fit'}"
-        raise UsageError(f"--merge {merge}", f"--layout {layout}", f"--merge {fitting}", hint=hint)
+        raise UsageError(f"--merge {merge}", f"does not go with --layout {layout}", f"--merge {fitting}", hint=hint)
     return "state" if merge == "state" else "prefix"
 
 
@@ -124,7 +125,7 @@ def build(
     started = time.time()
     with lock_output(out):
         plan = _plan(corpus, out, tokenizer, ingest_options, execution)
-        if (current := _unchanged(out, plan, trie_options, pack_options)) is not None:
+        if (current := _unchanged(out, plan, trie_options, pack_options, execution)) is not None:
             return current
         staged = _ingest(plan, out, execution)
         trie = dedup_splits(
@@ -152,12 +153,13 @@ def dedup(out: Path, *, trie_options: TrieOptions, execution: Execution) -> Path
     Raises:
         NoInputError: nothing has been ingested.
     """
+    hint = f"dagpack ingest CORPUS {out}, then this again"
+    if not out.is_dir():
+        raise NoInputError(str(out), "no such directory", "a finished ingest", hint=hint)
     with lock_output(out):
         staged = _newest([path for path in _staged(out) if _is_ingested(path)])
         if staged is None:
-            raise NoInputError(
-                str(out), "nothing ingested", "a finished ingest", hint=f"dagpack ingest CORPUS {out}, then this again"
-            )
+            raise NoInputError(str(out), "nothing ingested", "a finished ingest", hint=hint)
         return dedup_splits(
             staged,
             _read_spec(staged),
@@ -194,11 +196,12 @@ def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, executio
             manifest = Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
             info = TrieInfo.from_manifest(manifest)
             identity, _ = pack_fingerprint(info, pack_options)
-            if (same := _published(target, identity)) is not None:
+            if (same := _published(target, identity, execution)) is not None:
                 return same
+            _check_trie(generation.path, manifest)
             work = target / STAGING / f"pack-{identity[:12]}"
             written = _write(generation.path, info, pack_options, work, execution, link=False)
-            run = json.loads((generation.path / "run.json").read_bytes())
+            run = _read_run(generation.path)
             return _publish(target, work, written, run.get("inputs", {}), run.get("corpus", ""), execution, started)
 
 
@@ -235,25 +238,63 @@ def _plan(
 
 def _known_inputs(corpus: Path, out: Path) -> Mapping[str, Sequence[Any]]:
     """Return what the current generation's run knew of its inputs, if it read the same corpus."""
-    current = read_current(out)
-    if current is None:
-        return {}
     try:
-        run = json.loads((out / "generations" / current[0] / "run.json").read_bytes())
-    except (OSError, ValueError):
+        current = read_current(out)
+    except DamageError:
         return {}
+    run = {} if current is None else _read_run(out / "generations" / current[0])
     return run.get("inputs", {}) if run.get("corpus") == str(corpus.resolve()) else {}
 
 
-def _unchanged(out: Path, plan: IngestPlan, trie_options: TrieOptions, pack_options: PackOptions) -> BuildResult | None:
+def _read_run(generation: Path) -> dict[str, Any]:
+    """Return ``run.json`` of a generation; nothing where it is missing or damaged: no result depends on it."""
+    try:
+        run = json.loads((generation / "run.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return run if isinstance(run, dict) else {}
+
+
+@contextmanager
+def _current(out: Path, listener: Listener) -> Iterator[tuple[Path, Manifest] | None]:
+    """Give the current generation and its manifest; None, and a note, where a new build has to replace it."""
+    with ExitStack() as stack:
+        found = None
+        try:
+            if read_current(out) is not None:
+                generation = stack.enter_context(open_current(out))
+                manifest = Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
+                found = generation.path, manifest
+        except (DamageError, MismatchError) as error:
+            listener.note(f"the current generation is replaced: {error}")
+        yield found
+
+
+def _is_whole(path: Path, manifest: Manifest, *, rehash: bool) -> bool:
+    """Tell whether every file of a generation has its size and, with ``rehash``, its checksum."""
+    for entry in manifest.files:
+        file = path / entry.path
+        if not file.is_file() or file.stat().st_size != entry.size or (rehash and sha256_file(file) != entry.sha256):
+            return False
+    return True
+
+
+def _check_trie(path: Path, manifest: Manifest) -> None:
+    """Raise `DamageError` unless what a generation is packed from is what was written. O(its bytes)."""
+    for entry in manifest.files:
+        file = path / entry.path
+        if not entry.path.startswith("shards/") and file.is_file() and (found := sha256_file(file)) != entry.sha256:
+            raise DamageError(str(file), f"sha256 {found[:12]}", f"{entry.sha256[:12]} as the manifest says")
+
+
+def _unchanged(
+    out: Path, plan: IngestPlan, trie_options: TrieOptions, pack_options: PackOptions, execution: Execution
+) -> BuildResult | None:
     """Return the current generation if it is what this build would write."""
-    if read_current(out) is None:
-        return None
-    with open_current(out) as generation:
-        raw = json.loads(generation.manifest_bytes)
-        if not isinstance(raw, dict) or raw.get("format_version") != FORMAT_VERSION:
+    with _current(out, execution.listener) as current:
+        if current is None:
             return None
-        manifest = Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
+        path, manifest = current
         same = (
             manifest.trie == trie_options
             and manifest.pack == pack_options
@@ -263,9 +304,9 @@ def _unchanged(out: Path, plan: IngestPlan, trie_options: TrieOptions, pack_opti
             and _same_tokenizer(manifest, plan)
             and manifest.fingerprint == pack_fingerprint(TrieInfo.from_manifest(manifest), pack_options)[0]
             and manifest.versions == plan.versions
-            and all((generation.path / entry.path).stat().st_size == entry.size for entry in manifest.files)
+            and _is_whole(path, manifest, rehash=execution.rehash)
         )
-        return BuildResult(generation.path, manifest, True) if same else None
+        return BuildResult(path, manifest, True) if same else None
 
 
 def _same_tokenizer(manifest: Manifest, plan: IngestPlan) -> bool:
@@ -333,7 +374,7 @@ def _pack_staged(trie: Path, out: Path, options: PackOptions, execution: Executi
     info = TrieInfo.from_receipt(read_receipt(trie) or {}, trie)
     spec = _read_spec(trie.parent)
     identity, _ = pack_fingerprint(info, options)
-    if (same := _published(out, identity)) is not None:
+    if (same := _published(out, identity, execution)) is not None:
         return same
     work = trie.parent / f"pack-{identity[:12]}"
     manifest = _write(trie, info, options, work, execution, link=True)
@@ -342,15 +383,12 @@ def _pack_staged(trie: Path, out: Path, options: PackOptions, execution: Executi
     return result
 
 
-def _published(out: Path, identity: str) -> BuildResult | None:
-    """Return the current generation of an output if it has this fingerprint."""
-    if read_current(out) is None:
-        return None
-    with open_current(out) as generation:
-        if json.loads(generation.manifest_bytes).get("fingerprint") != identity:
+def _published(out: Path, identity: str, execution: Execution) -> BuildResult | None:
+    """Return the current generation of an output if it has this fingerprint and is whole."""
+    with _current(out, SilentListener()) as current:
+        if current is None or current[1].fingerprint != identity:
             return None
-        manifest = Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
-        return BuildResult(generation.path, manifest, True)
+        return BuildResult(*current, True) if _is_whole(*current, rehash=execution.rehash) else None
 
 
 def _write(

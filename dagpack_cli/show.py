@@ -11,7 +11,7 @@ from dagpack_cli.errors import UsageError
 from dagpack_cli.examples import read_provenance
 from dagpack_cli.manifest import Manifest
 from dagpack_cli.preorder import subtree_ends
-from dagpack_cli.shards import list_shards, read_shard, windows_per_file
+from dagpack_cli.shards import read_shard, windows_per_file
 from dagpack_cli.tokenizing import Tokenizer, load_saved
 
 __all__ = ["describe_window", "format_window"]
@@ -35,15 +35,18 @@ def describe_window(
         the list of keys each shown query may use) and ``occurrences`` (the examples that belong to it).
 
     Raises:
-        UsageError: there is no such partition or window.
+        UsageError: there is no such partition, window or row.
+        DamageError: the window's shard is missing or unreadable.
     """
     if partition not in manifest.partitions:
         raise UsageError("--partition", partition, f"one of {', '.join(manifest.partitions)}")
+    if num_rows is not None and num_rows < 1:
+        raise UsageError("--rows", str(num_rows), "at least 1, or 0 for all")
     total = manifest.packing[partition]["windows"]
     if not 0 <= number < total:
         raise UsageError("--window", str(number), f"0 to {total - 1:,}, the windows of {partition}")
     step = windows_per_file(manifest.pack.seq_len)
-    windows = read_shard(list_shards(path / "shards", partition)[number // step])
+    windows = read_shard(path / manifest.shards(partition)[number // step])
     low, high = windows.row_offsets[number % step], windows.row_offsets[number % step + 1]
     size = int(high - low)
     if not 0 <= first_row < size:

@@ -110,7 +110,7 @@ def sync_tree(path: Path) -> None:
         sync_directory(Path(root))
 
 
-_REBUILD = "build again: dagpack build CORPUS OUT"
+_REBUILD = "build again: dagpack build CORPUS OUT --rehash"
 
 
 @contextmanager
@@ -124,7 +124,9 @@ def lock_output(out: Path) -> Iterator[None]:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise OutputError(str(out), "not a directory", hint="choose another output directory") from None
+        raise OutputError(str(out), "not a directory", "a directory, or a new name for one") from None
+    except FileNotFoundError:  # a file system in which nothing can be made
+        raise OutputError(str(out), "cannot be created", "a directory that can be written") from None
     with (out / LOCK).open("ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,7 +199,7 @@ def open_current(out: Path) -> Generation:
     for _ in range(10):  # a writer may publish and prune between two of our steps
         current = read_current(out)
         if current is None:
-            found = "no such directory" if not out.exists() else "no finished build"
+            found = "no such directory" if not out.exists() else "no finished build in it"
             raise NoInputError(str(out), found, "a directory written by dagpack", hint="dagpack build CORPUS OUT")
         name, digest = current
         path = out / GENERATIONS / name

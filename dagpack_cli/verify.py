@@ -18,7 +18,7 @@ from dagpack_cli.errors import DagpackError, DamageError
 from dagpack_cli.examples import read_provenance
 from dagpack_cli.manifest import FileEntry, Manifest
 from dagpack_cli.preorder import check_parents, depths_from_parents
-from dagpack_cli.shards import WindowRows, list_shards, read_shard
+from dagpack_cli.shards import WindowRows, read_shard
 from dagpack_cli.storage import sha256_file
 from dagpack_cli.trie import open_trie
 
@@ -88,10 +88,10 @@ def check_files(path: Path, entries: list[FileEntry]) -> Iterator[tuple[FileEntr
             yield entry, ""
 
 
-def iter_windows(path: Path, partition: str) -> Iterator[tuple[Path, WindowRows]]:
+def iter_windows(path: Path, manifest: Manifest, partition: str) -> Iterator[tuple[Path, WindowRows]]:
     """Yield every shard of a partition with its windows, in order."""
-    for shard in list_shards(path / "shards", partition):
-        yield shard, read_shard(shard)
+    for name in manifest.shards(partition):
+        yield path / name, read_shard(path / name)
 
 
 def _fail(where: Path | str, found: str, expected: str = "") -> None:
@@ -152,7 +152,7 @@ class _Totals:
 
 def _check_partition(path: Path, part: str, manifest: Manifest, report: VerifyReport) -> None:
     totals = _Totals()
-    for shard, windows in iter_windows(path, part):
+    for shard, windows in iter_windows(path, manifest, part):
         _check_windows(shard, windows, manifest)
         totals.windows += windows.num_windows
         totals.rows += len(windows.inputs)

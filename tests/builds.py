@@ -8,19 +8,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
+from unittest import mock
 
 from oracle import Example, Row, Tokens
 
 from dagpack_cli.examples import read_provenance
-from dagpack_cli.manifest import IngestOptions, PackOptions, TrieOptions
+from dagpack_cli.manifest import IngestOptions, Manifest, PackOptions, TrieOptions
 from dagpack_cli.pipeline import BuildResult, Execution, TokenizerChoice, build
-from dagpack_cli.shards import list_shards, read_shard
+from dagpack_cli.shards import read_shard
 
 UNMERGED = ("packed", "best-fit", "padded")
 
 
-class StoredRow(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoredRow:
     """One row as a shard has it."""
 
     input: int
@@ -93,21 +95,22 @@ def write_examples(corpus: Path, examples: Sequence[Example]) -> None:
 
 def read_windows(generation: Path, partition: str) -> list[Window]:
     """Return every window of a partition, in order."""
-    windows = []
-    for shard in list_shards(generation / "shards", partition):
-        stored = read_shard(shard)
+    windows: list[Window] = []
+    manifest = Manifest.from_bytes((generation / "manifest.json").read_bytes(), generation)
+    for shard in manifest.shards(partition):
+        stored = read_shard(generation / shard)
         names = ("inputs", "targets", "depths", "parents", "counts", "segments", "weights", "owned")
         columns = [getattr(stored, name).tolist() for name in names]
         rows = [StoredRow(*values) for values in zip(*columns, strict=True)]
-        for at in range(stored.num_windows):
-            windows.append(
-                Window(
-                    rows[stored.row_offsets[at] : stored.row_offsets[at + 1]],
-                    int(stored.num_supervised[at]),
-                    float(stored.weight_sum[at]),
-                    int(stored.attention_edges[at]),
-                )
+        windows.extend(
+            Window(
+                rows[stored.row_offsets[at] : stored.row_offsets[at + 1]],
+                int(stored.num_supervised[at]),
+                float(stored.weight_sum[at]),
+                int(stored.attention_edges[at]),
             )
+            for at in range(stored.num_windows)
+        )
     return windows
 
 
@@ -122,7 +125,7 @@ def built(
     execution: Execution | None = None,
 ) -> Iterator[Built]:
     """Build examples, or files of text by name, in a folder that is gone afterwards."""
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder, mock.patch("os.fsync"):  # nothing here outlives a crash
         source = Path(folder, "corpus")
         if isinstance(corpus, dict):
             source.mkdir()

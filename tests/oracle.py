@@ -75,7 +75,8 @@ class Piece(NamedTuple):
         return [Row(self.tree, self.path[:stop]) for stop in range(1, len(self.path) + 1)]
 
 
-class Total(NamedTuple):
+@dataclass(frozen=True)
+class Total:
     """What a row stands for: pairs, summed weight, supervised pairs, and the sum of the weights' sizes."""
 
     count: int
@@ -83,10 +84,14 @@ class Total(NamedTuple):
     supervised: int
     scale: Fraction
 
-    def __add__(self, other: object) -> Total:
+    def __add__(self, other: Total) -> Total:
         """Add two totals field by field."""
-        assert isinstance(other, Total)
-        return Total(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+        return Total(
+            self.count + other.count,
+            self.weight + other.weight,
+            self.supervised + other.supervised,
+            self.scale + other.scale,
+        )
 
 
 NOTHING = Total(0, Fraction(0), 0, Fraction(0))
@@ -121,7 +126,7 @@ class Plan:
         return sum(total.supervised for total in self.totals.values())
 
 
-class TooLong(Exception):  # noqa: N818 - an outcome, not an error of ours
+class TooLong(Exception):
     """``on_long`` is ``error`` and something does not fit."""
 
 
@@ -193,9 +198,7 @@ def _rooted(example: Example, root: int | None) -> tuple[Tokens, tuple[bool, ...
     """Return the tokens with the virtual root, and which of them train as targets (the first never does)."""
     shift = 0 if root is None else 1
     tokens = example.tokens if root is None else (root, *example.tokens)
-    trained = tuple(
-        at > 0 and (at - shift) in example.trained and example.weight != 0 for at in range(len(tokens))
-    )
+    trained = tuple(at > 0 and (at - shift) in example.trained and example.weight != 0 for at in range(len(tokens)))
     return tokens, trained
 
 
@@ -268,7 +271,7 @@ def graph_rows(
             crossed = Total(1, weight, int(flags[at]), abs(weight))
             after[tokens[at]] = after.get(tokens[at], NOTHING) + crossed
     starts = sorted({tokens[0] for tokens, _ in sequences.values()})
-    queue = deque((start,) for start in starts)
+    queue: deque[Tokens] = deque((start,) for start in starts)
     reached = set(starts)
     rows: dict[Tokens, Total] = {}
     while queue:

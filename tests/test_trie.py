@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,12 @@ def flatten(sequences: Corpus) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.in
 
 def radix_nodes(sequences: Corpus) -> list[tuple[list[int], int, int, int]]:
     """Return (run, parent, depth, count) of the radix trie in preorder, from a dictionary of all prefixes."""
-    counts = Counter(tuple(sequence[:end]) for sequence in sequences for end in range(1, len(sequence) + 1))
+    counts: Counter[tuple[int, ...]] = Counter(
+        tuple(sequence[:end]) for sequence in sequences for end in range(1, len(sequence) + 1)
+    )
     ends = {tuple(sequence) for sequence in sequences}
     nodes: list[tuple[list[int], int, int, int]] = []
-    todo = [((), -1)] if counts else []
+    todo: list[tuple[tuple[int, ...], int]] = [((), -1)]
     while todo:
         prefix, parent = todo.pop()
         number = parent
@@ -81,7 +84,7 @@ def test_the_node_table_is_that_of_a_dictionary_of_prefixes(engine: Any, sequenc
     assert nodes_of(trie) == radix_nodes(sequences)
     for sequence, end in zip(sequences, ends.tolist(), strict=True):
         path = [trie.tokens[trie.offsets[node] : trie.offsets[node + 1]].tolist() for node in trie.path(end)]
-        assert sum(path, []) == sequence
+        assert [token for run in path for token in run] == sequence
     for node in range(trie.num_nodes):
         below = {other for other in range(trie.num_nodes) if node in trie.path(other)}
         assert below == set(range(node, int(trie.subtree_ends[node])))
@@ -161,7 +164,7 @@ def test_engines_sum_the_same_bits(sequences: Corpus, data: st.DataObject) -> No
 
 def state_rows(sequences: Corpus) -> list[tuple[int, int, int, int, int]]:
     """Return (input, target, depth, parent row, count) of state merging, breadth-first from the definition."""
-    edges = Counter(pair for sequence in sequences for pair in zip(sequence, sequence[1:], strict=False))
+    edges = Counter(pair for sequence in sequences for pair in pairwise(sequence))
     starts = sorted({sequence[0] for sequence in sequences})
     hangs: dict[int, int | None] = dict.fromkeys(starts)
     queue = list(starts)

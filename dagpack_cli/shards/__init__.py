@@ -5,7 +5,7 @@ RowForest + Placement + Pieces -> merged.MergedWindows -----\
 parquet | npy -> window.WindowRows                             (for verify, export, show and training)
 """
 
-from dagpack_cli.shards.files import list_shards, read_shard, windows_per_file, write_shards
+from dagpack_cli.shards.files import read_shard, windows_per_file, write_shards
 from dagpack_cli.shards.merged import MergedWindows, RowTotals, row_totals, state_totals
 from dagpack_cli.shards.unmerged import UnmergedWindows
 from dagpack_cli.shards.window import ROW_COLUMNS, WindowRows, chain_blocks
@@ -17,7 +17,6 @@ __all__ = [
     "UnmergedWindows",
     "WindowRows",
     "chain_blocks",
-    "list_shards",
     "read_shard",
     "row_totals",
     "state_totals",

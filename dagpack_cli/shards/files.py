@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 
 from dagpack_cli.shards.window import WindowRows
 
-__all__ = ["ShardFormat", "ShardReport", "list_shards", "read_shard", "windows_per_file", "write_shards"]
+__all__ = ["ShardFormat", "ShardReport", "read_shard", "windows_per_file", "write_shards"]
 
 ShardFormat = Literal["parquet", "npy"]
 _FILE_ROWS = 1 << 21  # of 29 bytes: about 64 MB before compression
@@ -106,11 +106,6 @@ def _write(
         from dagpack_cli.shards.npy import write_npy
 
         write_npy(directory / name, rows, seq_len)
-
-
-def list_shards(directory: Path, partition: str) -> list[Path]:
-    """Return the shards of a partition in order, files or folders."""
-    return sorted(directory.glob(f"{partition}-*"), key=lambda path: (len(path.stem), path.name))
 
 
 def read_shard(path: Path) -> WindowRows:

@@ -101,4 +101,4 @@ def read_parquet(path: Path) -> WindowRows:
     return WindowRows(row_offsets=offsets, **values, **scalars, blocks=np.zeros(len(offsets) - 1, dtype=np.int64))
 
 
-_HINT = "dagpack verify OUT names every damaged file; then build again"
+_HINT = "build again: dagpack build CORPUS OUT --rehash"

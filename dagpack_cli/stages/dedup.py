@@ -265,9 +265,15 @@ def _partition_trie(
         supervision.weights[order],
         engine=engine,
     )
-    trie.weights[:] = sums
+    with np.errstate(over="ignore"):  # checked below
+        trie.weights[:] = sums
     if not np.isfinite(trie.weights).all():
-        raise DataError("weights", "the summed weight of a pair is too large for float32", "smaller example weights")
+        raise DataError(
+            "weights",
+            "the sum for a pair is too large for float32",
+            "at most 3.4e+38",
+            hint="divide every weight by the same number",
+        )
     return trie, ends, conflicts
 
 

@@ -24,7 +24,7 @@ from dagpack_cli.corpora import (
     raise_bad,
     read_examples,
 )
-from dagpack_cli.errors import DataError
+from dagpack_cli.errors import DataError, DiskError, PermissionDeniedError
 from dagpack_cli.examples import SplitWriter, write_lines
 from dagpack_cli.manifest import FORMAT_VERSION, IngestOptions, InputEntry, fingerprint, library_versions
 from dagpack_cli.stages.receipts import Listener, read_receipt, write_receipt
@@ -264,6 +264,9 @@ class _located:  # used like a function, as contextlib's are
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         """Complete the error on its way out."""
-        if isinstance(error, DataError) and not Path(error.where).is_absolute():
+        if not isinstance(error, DataError | DiskError | PermissionDeniedError):
+            return
+        # A folder that cannot be listed is named with the corpus already.
+        if not Path(error.where).is_absolute() and not error.where.startswith(str(self._corpus)):
             folder = self._corpus if self._corpus.is_dir() else self._corpus.parent
             error.where = str(folder / error.where)

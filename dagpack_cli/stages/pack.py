@@ -444,17 +444,17 @@ def _check_trains(packing: dict[str, Any], ledger: dict[str, Any]) -> None:
     total = ledger["total"]
     if total["pairs"]["in"] == 0:
         raise NoInputError(
-            "corpus",
-            f"{total['examples']['in']:,} examples, none with two tokens",
+            "the corpus",
+            f"no example of {total['examples']['in']:,} has two tokens",
             "at least one pair of a token and the next",
-            hint="see what was read: dagpack build with --format, or look at the files",
+            hint="look into the files, or name what they hold with --format",
         )
     if packing["train"]["supervised_pairs"] == 0:
         where = "the training partition" if len(packing) > 1 else "the corpus"
         raise NoInputError(
             where,
-            f"{total['examples']['kept']:,} examples, none of whose pairs is supervised",
-            "at least one supervised pair",
+            f"no pair of its {ledger['train']['pairs']['in']:,} is supervised",
+            "at least one to train on",
             hint="chat needs assistant messages; input_ids need labels other than -100; or lower --val-fraction",
         )
 

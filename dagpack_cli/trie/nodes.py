@@ -15,7 +15,7 @@ import numpy.typing as npt
 from dagpack_cli.preorder import subtree_ends
 from dagpack_cli.trie.order import Engine, sort_sequences, uses_kernels
 
-__all__ = ["Trie", "build_trie"]
+__all__ = ["Trie", "build_trie", "narrow"]
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -112,7 +112,7 @@ def build_trie(
     sorted_end_nodes = np.searchsorted(keys, end_keys, side="left") - 1
     end_nodes = np.empty(len(order), dtype=np.int64)
     end_nodes[order] = sorted_end_nodes
-    node_parents = _narrow(parents)
+    node_parents = narrow(parents)
     closes = _subtree_ends(node_parents, compiled=compiled)
     passing = np.concatenate(([0], np.cumsum(np.bincount(sorted_end_nodes, minlength=len(keys)))))
     node_offsets = np.concatenate(([0], np.cumsum(ends - starts)))
@@ -122,15 +122,16 @@ def build_trie(
         weights=np.zeros(int(node_offsets[-1]), dtype=np.float32),
         offsets=node_offsets,
         parents=node_parents,
-        depths=_narrow(starts),
-        counts=_narrow(passing[closes] - passing[:-1]),
+        depths=narrow(starts),
+        counts=narrow(passing[closes] - passing[:-1]),
         subtree_ends=closes,
         supervised=np.zeros(0, dtype=np.int32),
     )
     return trie, end_nodes
 
 
-def _narrow(values: Int64Array) -> Int32Array:
+def narrow(values: Int64Array) -> Int32Array:
+    """Return the values as int32, or raise `OverflowError` where one does not fit."""
     if len(values) and (int(values.max()) > np.iinfo(np.int32).max or int(values.min()) < -1):
         raise OverflowError(f"{int(values.max()):,} does not fit int32")
     return values.astype(np.int32)

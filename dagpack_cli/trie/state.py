@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.preorder import subtree_ends
-from dagpack_cli.trie.nodes import Trie
+from dagpack_cli.trie.nodes import Trie, narrow
 
 __all__ = ["Transitions", "count_transitions", "markov_conflicts", "merge_states"]
 
@@ -197,17 +197,17 @@ def _compress(
     joins[joins] = (counts[joins] == counts[parent[joins]]) | (parent[parent[joins]] == -1)
     heads = np.flatnonzero(~joins)
     node_of = np.cumsum(~joins) - 1
-    lasts = np.append(heads[1:], num) - 1
+    lasts = np.append(heads[1:], num)[: len(heads)] - 1
     parents = np.where(parent[heads] >= 0, node_of[np.maximum(parent[heads], 0)], -1).astype(np.int32)
     return Trie(
         tokens=tokens,
         weights=weights.astype(np.float32),
         offsets=np.append(heads, num).astype(np.int64),
         parents=parents,
-        depths=depth[heads].astype(np.int32),
-        counts=counts[lasts].astype(np.int32),
+        depths=narrow(depth[heads]),
+        counts=narrow(counts[lasts]),
         subtree_ends=subtree_ends(parents),
-        supervised=supervised.astype(np.int32),
+        supervised=narrow(supervised),
     )
 
 

@@ -53,6 +53,6 @@ def open_trie(directory: Path) -> Trie:
                 str(directory / f"{name}.npy"),
                 f"{len(columns[name]):,} entries",
                 f"{sizes[-1]:,}, as the other columns say",
-                hint="build again: dagpack build CORPUS OUT",
+                hint="build again: dagpack build CORPUS OUT --rehash",
             )
     return Trie(**columns)

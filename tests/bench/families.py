@@ -56,7 +56,8 @@ def map_corpus(corpus: Corpus, directory: Path) -> Corpus:
 
 def _draw(rng: np.random.Generator, num: int, vocabulary: int = _VOCABULARY) -> Int32Array:
     """Return token ids whose frequency falls as 1/rank."""
-    return np.exp(rng.random(num, dtype=np.float32) * np.float32(np.log(vocabulary))).astype(np.int32)
+    ids: Int32Array = np.exp(rng.random(num, dtype=np.float32) * np.float32(np.log(vocabulary))).astype(np.int32)
+    return ids
 
 
 def _lengths(rng: np.random.Generator, num: int, mean: float, longest: int) -> Int64Array:
