@@ -488,9 +488,13 @@ class _open:  # used like a function, as contextlib's are
         from dagpack_cli.storage import open_current
 
         self._generation = open_current(out)
-        self._manifest: Manifest = Manifest.from_bytes(
-            self._generation.manifest_bytes, self._generation.path / "manifest.json"
-        )
+        try:
+            self._manifest: Manifest = Manifest.from_bytes(
+                self._generation.manifest_bytes, self._generation.path / "manifest.json"
+            )
+        except DagpackError:
+            self._generation.close()
+            raise
 
     def __enter__(self) -> tuple[Any, Manifest]:
         """Return the generation and its manifest."""

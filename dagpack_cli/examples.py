@@ -120,6 +120,17 @@ class SplitWriter:
         for column, value in zip(self._meta.values(), values, strict=True):
             column.append(value)
 
+    def __enter__(self) -> SplitWriter:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Finish the split; after a failure only let its files go."""
+        if kind is None:
+            self.close()
+        self._tokens.close()
+        self._runs.close()
+
     def close(self) -> None:
         """Finish the split."""
         self._tokens.close()

@@ -85,7 +85,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copy(published: Path, tmp_path: Path) -> Path:
     """A copy of that output to damage."""
-    shutil.copytree(published, tmp_path / "out")
+    shutil.copytree(published, tmp_path / "out", ignore=shutil.ignore_patterns(".staging"))
     return tmp_path / "out"
 
 

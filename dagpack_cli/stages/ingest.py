@@ -225,21 +225,22 @@ def _read_split(
     """Read the files of one split into its folder, the receipt last."""
     directory, sources, spec = job
     shutil.rmtree(directory, ignore_errors=True)
-    writer = SplitWriter(directory)
     bad = BadRecords()
     on_bad: OnBad = bad if options.on_error == "skip" else raise_bad
     counts = ReadCounts()
     collector = SymbolCollector() if spec[0] == "symbols" else None
     reader: Tokenizer | SymbolCollector = collector if collector is not None else _cached_tokenizer(*spec)
     reading = read_options(options)
-    for source in sources:
-        with _located(corpus):
-            for example in read_examples(source, reader, reading, on_bad, counts=counts):
-                writer.add(example, source.name)
-        after = os.stat(source.path)
-        if [after.st_size, after.st_mtime_ns, after.st_ctime_ns, after.st_ino] != identity_of(source):
-            raise DataError(str(source.path), "the file changed while it was read", hint="run the same command again")
-    writer.close()
+    with SplitWriter(directory) as writer:
+        for source in sources:
+            with _located(corpus):
+                for example in read_examples(source, reader, reading, on_bad, counts=counts):
+                    writer.add(example, source.name)
+            after = os.stat(source.path)
+            if [after.st_size, after.st_mtime_ns, after.st_ctime_ns, after.st_ino] != identity_of(source):
+                raise DataError(
+                    str(source.path), "the file changed while it was read", hint="run the same command again"
+                )
     if collector is not None:
         write_lines(directory / "symbols.jsonl", collector.symbols)
     write_receipt(

@@ -1,8 +1,9 @@
-"""Symbols: every distinct JSON value is an id, in the order of its canonical bytes.
+"""Symbols: every distinct JSON value is an id, in the order in which the corpus first shows it.
 
 A split of the input does not know the values of the others, so reading collects local ids
 (`SymbolCollector`), and `merge_symbols` later gives every split the array that maps them to
-global ones. The global order is that of the bytes, so it depends on the set of values alone.
+global ones. First appearance in the canonical order of the inputs, so that a game's states are
+numbered as they are played, however many splits or workers read them.
 """
 
 from __future__ import annotations
@@ -53,25 +54,24 @@ class SymbolCollector:
 
 
 def merge_symbols(collected: Iterable[Sequence[bytes]]) -> tuple[list[bytes], list[IdArray]]:
-    """Return all distinct values in byte order, and for every split ``remap[local id] = global id``.
+    """Return all distinct values as they first appear, and for every split ``remap[local id] = global id``.
 
     Args:
-        collected: the `SymbolCollector.symbols` of every split.
+        collected: the `SymbolCollector.symbols` of every split, in input order.
 
-    >>> merge_symbols([[b'"b"', b'"a"'], [b'"b"']])
-    ([b'"a"', b'"b"'], [array([1, 0], dtype=int32), array([1], dtype=int32)])
+    >>> merge_symbols([[b'"b"', b'"a"'], [b'"c"', b'"b"']])
+    ([b'"b"', b'"a"', b'"c"'], [array([0, 1], dtype=int32), array([2, 0], dtype=int32)])
     """
-    splits = [list(values) for values in collected]
-    merged = sorted({value for values in splits for value in values})
-    ids = {value: index for index, value in enumerate(merged)}
-    return merged, [np.array([ids[value] for value in values], dtype=np.int32) for values in splits]
+    merged = SymbolCollector()
+    remaps = [merged.encode_values(values) for values in collected]
+    return merged.symbols, remaps
 
 
 class Symbols:
     """The tokenizer of a finished list of symbols.
 
     Args:
-        symbols: canonical JSON values, strictly ascending by their bytes (see `merge_symbols`).
+        symbols: canonical JSON values, each once (see `merge_symbols`).
         virtual_root: add one id behind them for a virtual root.
         bos_id: a symbol to treat as the start of a document, None for none.
         eos_id: a symbol to treat as the end of one, None for none.
@@ -92,9 +92,9 @@ class Symbols:
         self.eos_id = eos_id
         self.virtual_root_id = len(self.symbols) if virtual_root else None
         self.vocab_size = len(self.symbols) + virtual_root
-        if any(first >= second for first, second in zip(self.symbols, self.symbols[1:], strict=False)):
-            raise DamageError("symbols", "values are not in ascending order", "each may occur once")
         self._ids = {value: index for index, value in enumerate(self.symbols)}
+        if len(self._ids) < len(self.symbols):
+            raise DamageError("symbols", "a value is listed twice", "every value once")
 
     def identity(self) -> dict[str, object]:
         """Return the kind, the hash of the list, the vocabulary size and the ids with a meaning."""
