@@ -32,7 +32,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    # One width everywhere, so that the README can show the help and a test can hold it there.
+    context_settings={"help_option_names": ["-h", "--help"], "terminal_width": 100},
 )
 
 
@@ -362,7 +363,7 @@ def dedup(
 def pack(
     out: OutArg,
     new_out: Annotated[
-        Path | None, typer.Argument(metavar="[NEW_OUT]", help="Where to publish, if not in OUT itself.")
+        Path | None, typer.Argument(metavar="NEW_OUT", help="Where to publish, if not in OUT itself.")
     ] = None,
     seq_len: SeqLenOpt = 8192,
     layout: LayoutOpt = Layout.DAG,

@@ -77,10 +77,10 @@ def format_summary(manifest: Manifest) -> str:
     for part in manifest.partitions:
         facts = _partition(manifest, part)
         saving = facts["savings"]["best_fit"]
+        examples = _count(manifest.ledger[part]["examples"]["kept"], "example")
         lines.append(
-            f"{part}: {_examples(manifest.ledger[part]['examples']['kept'])}, {facts['pairs']:,} pairs in "
-            f"{facts['windows']:,} windows of {manifest.pack.seq_len:,}; lower bound {facts['bound']['windows']:,}; "
-            f"fill {facts['fill']:.1%}"
+            f"{part}: {examples}, {_count(facts['pairs'], 'pair')} in {_count(facts['windows'], 'window')} of "
+            f"{manifest.pack.seq_len:,}; lower bound {facts['bound']['windows']:,}; fill {facts['fill']:.1%}"
         )
         lines.append(
             f"  {facts['rows']:,} rows to compute; against best-fit packing of the same examples "
@@ -94,12 +94,12 @@ def format_summary(manifest: Manifest) -> str:
         f"+ {pairs['truncated']:,} truncated + {pairs['dropped']:,} dropped"
     )
     if bad := manifest.ledger["reading"]["bad_records"]:
-        lines.append(f"skipped: {bad:,} bad records; dagpack stats lists the first {min(bad, 20)}")
+        lines.append(f"skipped: {_count(bad, 'bad record')}; dagpack stats lists the first {min(bad, 20)}")
     return "\n".join(lines)
 
 
-def _examples(count: int) -> str:
-    return f"{count:,} example" if count == 1 else f"{count:,} examples"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def _leak(profile: dict[str, Any]) -> str:
@@ -195,8 +195,8 @@ def _saving_lines(facts: dict[str, Any]) -> list[str]:
 
 def _trie_lines(trie: dict[str, Any]) -> list[str]:
     lines = [
-        f"trie         {trie['tokens']:,} tokens in {trie['nodes']:,} nodes; {trie['roots']:,} roots, "
-        f"{trie['leaves']:,} leaves, {trie['branching_nodes']:,} branching, at most {trie['most_children']:,} children",
+        f"trie         {_count(trie['tokens'], 'token')} in {_count(trie['nodes'], 'node')}; "
+        f"{_count(trie['roots'], 'root')}, {trie['leaves']:,} leaves, {trie['branching_nodes']:,} branching, at most {trie['most_children']:,} children",
     ]
     if trie["depth_histogram"]:
         table = [["depth from", "rows", "pairs", "pairs/row"]]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -360,13 +361,9 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run(old, out)
     for _ in range(6):
-        process = command("build", new, out, *OPTIONS, "--workers", "2", split_bytes=20_000)
-        time.sleep(draw.uniform(0.2, 1.6))
-        process.kill()
-        process.communicate()
-        assert process.returncode in (-signal.SIGKILL, 0)
-        assert contents(out) in wanted
-        assert failures_of(out) == []
+        with killed_after(draw.uniform(0.2, 1.6), "build", new, out, *OPTIONS, "--workers", "2", split_bytes=20_000):
+            assert contents(out) in wanted
+            assert failures_of(out) == []
     run(new, out)
     assert contents(out) == wanted[1]
 
@@ -376,12 +373,32 @@ def test_workers_end_with_a_killed_build(tmp_path: Path) -> None:
     """Processes that read splits do not outlive their build: they would write where the next one works."""
     source = write(tmp_path / "corpus", token_files(8, num_files=12, num_records=400))
     out = tmp_path / "out"
-    process = command("build", source, out, *OPTIONS, "--workers", "3", split_bytes=1)
-    _wait_for(lambda: any(out.rglob("tokens.i32")))
-    assert _session(process.pid)
-    process.kill()
-    process.communicate()
-    _wait_for(lambda: not _session(process.pid))
+
+    def reads() -> bool:
+        return any(out.rglob("tokens.i32"))
+
+    with killed_after(reads, "build", source, out, *OPTIONS, "--workers", "3", split_bytes=1) as process:
+        _wait_for(lambda: not _session(process.pid))
+
+
+@contextmanager
+def killed_after(
+    moment: float | Callable[[], bool], *arguments: str | Path, split_bytes: int
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command, kill it after some seconds or once something is so; at the end what it started, too."""
+    process = command(*arguments, split_bytes=split_bytes)
+    try:
+        if callable(moment):
+            _wait_for(moment)
+        else:
+            time.sleep(moment)
+        process.kill()
+        process.wait()
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # the group that the command led
+        process.communicate()
 
 
 def _wait_for(happens: Callable[[], bool]) -> None:

@@ -1,0 +1,115 @@
+"""The README is true: its commands run and print what it says, its help is current, its table is the code's.
+
+Run as a script it writes the section of commands anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+COMMANDS = ["build", "ingest", "dedup", "pack", "stats", "verify", "show", "export", "path"]
+BEGIN, END = "<!-- commands: written by `python tests/test_readme.py` -->\n", "<!-- end of commands -->\n"
+# Why a block of commands is not run here.
+EXCUSES = {
+    "make demo": "it makes a virtual environment; what it runs is run below",
+    "make test": "it is how this test is run",
+    "pip install dagpack-cli": "it needs a package index",
+}
+
+
+def blocks(language: str) -> list[str]:
+    """Return the fenced blocks of a language, in order."""
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", README.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+
+
+def commands() -> str:
+    """Return the section of commands as the code has it."""
+    lines = []
+    for command in COMMANDS:
+        done = subprocess.run(
+            [sys.executable, "-m", "dagpack_cli", command, "--help"], capture_output=True, text=True, check=True
+        )
+        title = f"<details><summary><code>dagpack {command}</code></summary>"
+        lines.append(f"{title}\n\n```\n{done.stdout.strip()}\n```\n\n</details>\n")
+    return "\n".join(lines)
+
+
+def matches(expected: str, found: str) -> bool:
+    """Tell whether output is as written, where ``...`` stands for anything."""
+    pattern = "".join(".*" if part == "..." else re.escape(part) for part in re.split(r"(\.\.\.)", expected.strip()))
+    return re.fullmatch(pattern, found.strip(), flags=re.DOTALL) is not None
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the fixtures in it, where the tour is followed."""
+    path = tmp_path_factory.mktemp("tour")
+    shutil.copytree(ROOT / "fixtures", path / "fixtures")
+    return path
+
+
+def test_the_tour_prints_what_it_says(folder: Path) -> None:
+    """Every command of every console block runs, in order, and its output is the README's."""
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    followed = 0
+    for block in blocks("console"):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, expected = part.partition("\n")
+            if command in EXCUSES:
+                continue
+            done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True)
+            output = done.stdout + done.stderr
+            assert matches(expected, output), f"{command} printed:\n{output}"
+            followed += 1
+    assert followed >= 6
+
+
+def test_the_python_blocks_run(folder: Path) -> None:
+    """Every Python block runs where the tour has been."""
+    for block in blocks("python"):
+        subprocess.run([sys.executable, "-c", block], cwd=folder, check=True)
+
+
+def test_the_section_of_commands_is_current() -> None:
+    """The help in the README is what the commands print."""
+    text = README.read_text(encoding="utf-8")
+    assert text[text.index(BEGIN) + len(BEGIN) : text.index(END)] == commands()
+
+
+def test_exit_codes_and_rooms_are_documented() -> None:
+    """Every exit code of the errors, and every room of the house, is in a table."""
+    from test_layout import ROOMS
+
+    from dagpack_cli import errors
+
+    text = README.read_text(encoding="utf-8")
+    for name in errors.__all__:
+        kind = getattr(errors, name)
+        if isinstance(kind, type) and issubclass(kind, errors.DagpackError):
+            assert re.search(rf"^\| {kind.exit_code} \| ", text, flags=re.MULTILINE), name
+    for room in ROOMS:
+        assert f"`{room}`" in text or f"`{room}/`" in text, room
+
+
+def test_no_block_of_commands_is_excused_in_vain() -> None:
+    """Every excuse still belongs to a command of the README."""
+    written = "".join(blocks("console"))
+    for command in EXCUSES:
+        assert f"$ {command}\n" in written
+
+
+if __name__ == "__main__":
+    current = README.read_text(encoding="utf-8")
+    start, end = current.index(BEGIN) + len(BEGIN), current.index(END)
+    README.write_text(current[:start] + commands() + current[end:], encoding="utf-8")
