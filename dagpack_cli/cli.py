@@ -536,6 +536,12 @@ def _reraise(number: int) -> NoReturn:
     sys.exit(128 + number)  # only where the signal is blocked
 
 
+def _stop_writing() -> NoReturn:
+    """End as a writer does whose reader has enough."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _reraise(signal.SIGPIPE)
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; the one place where errors are rendered."""
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -552,9 +558,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _reraise(stop.number)
     except KeyboardInterrupt:
         _reraise(signal.SIGINT)
-    except BrokenPipeError:  # the reader of our output has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _reraise(signal.SIGPIPE)
+    except BrokenPipeError:
+        _stop_writing()
+    except SystemExit as stop:  # what the option parser makes of a broken pipe
+        if isinstance(stop.__context__, BrokenPipeError):
+            _stop_writing()
+        raise
     except DagpackError as error:
         print_error(error)
         code = error.exit_code

@@ -196,7 +196,8 @@ def _saving_lines(facts: dict[str, Any]) -> list[str]:
 def _trie_lines(trie: dict[str, Any]) -> list[str]:
     lines = [
         f"trie         {_count(trie['tokens'], 'token')} in {_count(trie['nodes'], 'node')}; "
-        f"{_count(trie['roots'], 'root')}, {trie['leaves']:,} leaves, {trie['branching_nodes']:,} branching, at most {trie['most_children']:,} children",
+        f"{_count(trie['roots'], 'root')}, "
+        f"{trie['leaves']:,} leaves, {trie['branching_nodes']:,} branching, at most {trie['most_children']:,} children",
     ]
     if trie["depth_histogram"]:
         table = [["depth from", "rows", "pairs", "pairs/row"]]

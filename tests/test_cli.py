@@ -47,8 +47,10 @@ def test_every_command_has_help(name: str) -> None:
     assert (ran.code, ran.err) == (0, "")
     assert name in run("--help").out
     assert re.search(rf"^Usage: dagpack {name} .+\n\n  [A-Z].+\.", ran.out)
-    for line in re.findall(r"^  (?:-\S.*|[A-Z_\[\]]+ .*)$", ran.out, re.MULTILINE):
-        assert re.search(r"\S {2,}\S", line) or line.rstrip().endswith(("]", "ID|none", "NAME|PATH")), line
+    options = ran.out[ran.out.index("\nOptions:") :].split("\n  -")[1:]
+    assert options
+    for option in options:
+        assert re.search(r"\S\s{2,}\S", option), f"-{option} has no help"
 
 
 def test_help_lists_every_command() -> None:
@@ -233,11 +235,11 @@ def test_skip_leaves_out_a_damaged_file(tmp_path: Path) -> None:
     assert run("build", corpus, tmp_path / "out").code == 65
     ran = run("build", corpus, tmp_path / "out", "--on-error", "skip")
     assert ran.code == 0
-    assert "skipped: 1 bad records" in ran.out
+    assert "skipped: 1 bad record" in ran.out
     assert "bad.jsonl.gz" in run("stats", tmp_path / "out").out
 
 
-@pytest.mark.parametrize("words", [["export"], ["stats"], ["show", "--json", "--rows", "0"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["export"], ["stats"], ["show", "--json", "--rows", "200"]], ids=" ".join)
 def test_reader_that_has_enough(words: list[str], agents: Path) -> None:
     """Where the reader of a pipe stops early the command ends without a word."""
     with subprocess.Popen(
