@@ -20,9 +20,9 @@ $(READY): pyproject.toml Makefile
 
 demo: $(READY) ## Build the fixtures and look at the result
 	rm -rf out
-	$(BIN)/dagpack build fixtures/agents out --seq-len 1024
+	$(BIN)/dagpack build fixtures/agents out
 	$(BIN)/dagpack stats out
-	$(BIN)/dagpack show out --rows 24
+	$(BIN)/dagpack show out --first-row 5800 --rows 24
 	$(BIN)/dagpack verify out
 
 test: $(READY) ## Run every test

@@ -85,6 +85,17 @@ def corpora(
 
 
 @st.composite
+def graphs(draw: st.DrawFn) -> list[Example]:
+    """Return examples that walk about a small graph: cycles, self loops, several starts, ties at equal depth."""
+    if draw(st.booleans()):
+        return draw(corpora(max_examples=8, alphabet=5))
+    walks = st.lists(st.integers(0, 6), min_size=1, max_size=5).map(tuple)
+    return [
+        Example(walk, draw(masks(len(walk))), draw(DYADIC)) for walk in draw(st.lists(walks, min_size=3, max_size=9))
+    ]
+
+
+@st.composite
 def policies(
     draw: st.DrawFn,
     *,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -255,8 +257,8 @@ def test_reader_that_has_enough(words: list[str], agents: Path) -> None:
 
 def test_progress_on_a_terminal_stays_off_standard_output(tmp_path: Path) -> None:
     """With a terminal for standard error the bar is drawn there and taken away; the data stays clean."""
-    pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
     done = subprocess.run(
         command("build", AGENTS, tmp_path / "out"),
         stdout=subprocess.PIPE,
@@ -265,8 +267,8 @@ def test_progress_on_a_terminal_stays_off_standard_output(tmp_path: Path) -> Non
         env=environment(),
         check=False,
     )
-    os.close(theirs)
     seen = os.read(ours, 1 << 16).decode()
+    os.close(theirs)
     os.close(ours)
     assert done.returncode == 0
     assert "\r" not in done.stdout

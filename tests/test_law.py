@@ -14,7 +14,7 @@ from builds import UNMERGED, Built, Window, built
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from oracle import Example, Plan, Policy, Row, TooLong, Total
-from strategies import ANY_WEIGHT, DYADIC, corpora, policies
+from strategies import ANY_WEIGHT, DYADIC, corpora, graphs, policies
 
 from dagpack_cli.errors import DataError, NoInputError, UsageError
 from dagpack_cli.manifest import PackOptions, TrieOptions
@@ -366,12 +366,11 @@ def check_trained_once(windows: Sequence[Window], plan: Plan, expected: list[lis
 
 # --- merge state ------------------------------------------------------------------------------------
 
-graphs = corpora(max_examples=8, alphabet=5)
 state_policies = policies(merge="state", on_long=("split", "truncate", "error"))
 
 
-@tries(60)
-@given(examples=graphs, policy=state_policies)
+@tries(100)
+@given(examples=graphs(), policy=state_policies)
 def test_a_graph_is_its_breadth_first_tree(examples: list[Example], policy: Policy) -> None:
     """Every distinct transition is one row below the parent reached first, cycles and self loops included."""
     plan = planned(examples, policy, "dag")
@@ -395,7 +394,7 @@ def test_a_graph_is_its_breadth_first_tree(examples: list[Example], policy: Poli
 
 
 @tries(30)
-@given(examples=graphs, policy=state_policies)
+@given(examples=graphs(), policy=state_policies)
 def test_the_walk_of_a_graph_is_the_stack_walk(examples: list[Example], policy: Policy) -> None:
     """The walk runs on the breadth-first tree, and trains every transition once."""
     plan = planned(examples, policy, "walk")
@@ -405,7 +404,7 @@ def test_the_walk_of_a_graph_is_the_stack_walk(examples: list[Example], policy: 
 
 
 @tries(20)
-@given(examples=graphs)
+@given(examples=graphs())
 def test_a_graph_keeps_the_multiset_of_transitions(examples: list[Example]) -> None:
     """Without pruning the shards hold every transition with its number of crossings, once."""
     policy = Policy(seq_len=40, on_long="error", prune=False, merge="state")

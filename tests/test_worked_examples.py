@@ -184,6 +184,40 @@ def test_a_cycle_is_one_row_a_transition() -> None:
         )
 
 
+def test_a_state_hangs_below_whoever_was_reached_first() -> None:
+    """Of two parents at equal depth the one reached earlier carries the subtree, though its id is larger."""
+    with built(whole((0, 4, 5, 6), (1, 2, 5, 6)), PackOptions(seq_len=4), TrieOptions(merge="state")) as build:
+        rows = {(row.input, row.target): row for window in build.windows["train"] for row in window.rows if row.owned}
+    assert {pair: (row.depth, row.count) for pair, row in rows.items()} == {
+        (0, 4): (0, 1),
+        (4, 5): (1, 1),
+        (5, 6): (2, 2),
+        (1, 2): (0, 1),
+        (2, 5): (1, 1),
+    }
+    assert rows[5, 6].segment == rows[4, 5].segment != rows[2, 5].segment
+
+
+@pytest.mark.parametrize("on_long", ["split", "truncate"])
+@pytest.mark.parametrize("prune", [True, False])
+def test_a_graph_deeper_than_a_window(on_long: Any, prune: bool) -> None:
+    """The breadth-first tree is cut where its paths are too long, wherever runs begin and end."""
+    examples = whole((1, 2, 3, 4, 5), (1, 2, 3, 4, 6), (1, 2, 7))
+    pack = PackOptions(seq_len=2, on_long=on_long, prune=prune)
+    with built(examples, pack, TrieOptions(merge="state")) as build:
+        found = sorted(
+            (row.input, row.target, row.depth, row.count)
+            for window in build.windows["train"]
+            for row in window.rows
+            if row.owned
+        )
+        pairs = build.ledger["total"]["pairs"]
+    upper = [(1, 2, 0, 3), (2, 3, 1, 2), (2, 7, 1, 1)]
+    lower = [(3, 4, 0, 2), (4, 5, 1, 1), (4, 6, 1, 1)]
+    assert found == (upper + lower if on_long == "split" else upper)
+    assert (pairs["in"], pairs["truncated"], pairs["pruned"]) == (10, 0 if on_long == "split" else 4, 0)
+
+
 def test_a_dropped_transition_ends_the_example_there() -> None:
     """What follows starts a new root, and the pair is counted as dropped."""
     records = [{"episode": 0, "state": state, "action": action} for state, action in zip("abcd", "wxRy", strict=True)]
