@@ -21,6 +21,7 @@ def assign_partitions(
     run_offsets: Int64Array,
     groups: Sequence[str | None],
     *,
+    first_target: int,
     val_fraction: float,
     seed: int,
 ) -> npt.NDArray[np.int8]:
@@ -36,6 +37,7 @@ def assign_partitions(
         runs: shape (num_runs, 2), int32; supervised ranges.
         run_offsets: shape (num_examples + 1,), int64.
         groups: the record's group of every example, or None.
+        first_target: the first position that can be a target: 1, or 0 below a virtual root.
         val_fraction: of the groups, 0 up to 1.
         seed: changes which groups.
 
@@ -52,9 +54,10 @@ def assign_partitions(
             key = b"group:" + group.encode("utf-8", "surrogatepass")
         else:
             start, end = int(offsets[example]), int(offsets[example + 1])
-            if run_offsets[example + 1] > run_offsets[example]:
-                first = int(runs[run_offsets[example], 0])
-                end = start + first if first > 1 else end
+            for low, high in runs[run_offsets[example] : run_offsets[example + 1]].tolist():
+                if high > first_target:
+                    end = start + low if low > first_target else end
+                    break
             key = b"tokens:" + little[start:end].tobytes()
         digest = hashlib.sha256(f"{seed}:".encode() + key).digest()
         result[example] = int.from_bytes(digest[:8], "big") < limit

@@ -164,9 +164,15 @@ def test_every_tiny_corpus_builds(name: str, tmp_path: Path) -> None:
 def test_quiet_prints_nothing(tmp_path: Path) -> None:
     """With `--quiet` every writing command is silent, also when nothing changed."""
     out = tmp_path / "out"
-    for words in (("build", AGENTS, out), ("build", AGENTS, out), ("ingest", TINY / "text", out)):
-        assert run(*words, "--quiet") == SILENCE
-    for words in (("dedup", out), ("pack", out), ("pack", out, tmp_path / "new")):
+    commands: list[tuple[str | Path, ...]] = [
+        ("build", AGENTS, out),
+        ("build", AGENTS, out),
+        ("ingest", TINY / "text", out),
+        ("dedup", out),
+        ("pack", out),
+        ("pack", out, tmp_path / "new"),
+    ]
+    for words in commands:
         assert run(*words, "--quiet") == SILENCE
 
 

@@ -350,7 +350,7 @@ def test_killed_at_every_stage(tmp_path: Path) -> None:
     assert int(ran.stderr) > 20
 
 
-def test_killed_at_random_moments(tmp_path: Path) -> None:
+def test_killed_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL at any moment, again and again on the same output, costs nothing but time."""
     draw = random.Random()
     old = write(tmp_path / "old", token_files(1))
@@ -364,6 +364,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         with killed_after(draw.uniform(0.2, 1.6), "build", new, out, *OPTIONS, "--workers", "2", split_bytes=20_000):
             assert contents(out) in wanted
             assert failures_of(out) == []
+    monkeypatch.setattr(dagpack_cli.stages.ingest, "_SPLIT_BYTES", 20_000)
     run(new, out)
     assert contents(out) == wanted[1]
 

@@ -227,7 +227,8 @@ def test_lock_held_by_another_process(copy: Path) -> None:
 
 
 def _generation(out: Path) -> Path:
-    return out / "generations" / json.loads((out / "CURRENT").read_text())["generation"]
+    name: str = json.loads((out / "CURRENT").read_text())["generation"]
+    return out / "generations" / name
 
 
 def _flip(path: Path, at: int) -> None:
@@ -580,6 +581,6 @@ def test_bug_is_reported_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 def test_every_kind_has_its_status_and_a_hint() -> None:
     """The exit statuses are those of the contract, and no kind is without advice."""
-    kinds = [DagpackError, *DagpackError.__subclasses__()]
+    kinds: list[type[DagpackError]] = [DagpackError, *DagpackError.__subclasses__()]
     assert sorted({kind.exit_code for kind in kinds}) == [1, 2, 65, 66, 73, 74, 75, 76, 77, 78]
     assert all(kind("here", "found").advice for kind in kinds)

@@ -218,6 +218,17 @@ def test_a_graph_deeper_than_a_window(on_long: Any, prune: bool) -> None:
     assert (pairs["in"], pairs["truncated"], pairs["pruned"]) == (10, 0 if on_long == "split" else 4, 0)
 
 
+@pytest.mark.parametrize("prune", [True, False])
+def test_a_graph_of_three_runs_cut_above_the_second(prune: bool) -> None:
+    """Runs that lie wholly below what is truncated leave nothing behind, not even where a deeper run follows."""
+    examples = whole((1, 2, 3, 4, 5), (1, 2, 3, 4, 6), (1, 2, 7))
+    pack = PackOptions(seq_len=1, on_long="truncate", prune=prune)
+    with built(examples, pack, TrieOptions(merge="state")) as build:
+        (window,) = build.windows["train"]
+        check_columns(window, input=[1], target=[2], count=[3])
+        assert build.ledger["total"]["pairs"]["truncated"] == 7
+
+
 def test_a_dropped_transition_ends_the_example_there() -> None:
     """What follows starts a new root, and the pair is counted as dropped."""
     records = [{"episode": 0, "state": state, "action": action} for state, action in zip("abcd", "wxRy", strict=True)]

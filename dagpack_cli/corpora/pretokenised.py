@@ -117,7 +117,7 @@ def _supervised(row: dict[str, Any], ids: IntArray, where: str) -> npt.NDArray[n
             f"labels[{index}] is {int(given[index]):,}, input_ids[{index}] is {int(ids[index]):,}: labels look shifted",
             f"labels[i] must be input_ids[i] or {_IGNORED_LABEL}",
         )
-    trained: npt.NDArray[np.bool_] = given != _IGNORED_LABEL
+    trained: npt.NDArray[np.bool_] = given == ids  # entry 0, which is not checked, may hold anything
     return trained
 
 

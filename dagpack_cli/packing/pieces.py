@@ -292,7 +292,7 @@ def _needs_of_tokens(
 ) -> Int64Array:
     """Return the exclusive depth of the last target of each node that trains; all of it without ``supervised``."""
     if supervised is None:
-        return nodes.highs
+        return np.where(nodes.highs > nodes.lows, nodes.highs, -1)
     shift = offsets[nodes.trie_nodes] - depths[nodes.trie_nodes]
     trains = np.flatnonzero(supervised)
     last = np.searchsorted(trains, nodes.highs + shift, side="left") - 1

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.preorder import subtree_ends
+from dagpack_cli.trie import stored_weights
 
 __all__ = ["BLOCK_SIZE", "ROW_COLUMNS", "Instances", "WindowRows", "chain_blocks", "fill_rows", "ranges"]
 
@@ -139,7 +140,7 @@ def fill_rows(
     base = np.repeat(row_offsets[:-1], row_counts)
     parents = np.where(parents >= 0, parents - base, -1)
     depths = ranges(instances.depths, lengths)
-    stored = weights.astype(np.float32)
+    stored = stored_weights(weights)
     row_windows = np.repeat(np.arange(instances.num_windows), row_counts)
     edges = np.concatenate(([0], np.cumsum(depths + 1)))
     return WindowRows(

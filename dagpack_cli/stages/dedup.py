@@ -36,6 +36,7 @@ from dagpack_cli.trie import (
     markov_conflicts,
     merge_states,
     save_trie,
+    stored_weights,
     sweep_weights,
 )
 
@@ -135,6 +136,7 @@ def dedup_splits(
         examples.runs,
         examples.run_offsets,
         examples.meta.column("group").to_pylist(),
+        first_target=1 if root is None else 0,
         val_fraction=options.val_fraction,
         seed=options.seed,
     )
@@ -144,7 +146,7 @@ def dedup_splits(
     tries: dict[str, Trie] = {}
     for number, name in enumerate(PARTITIONS):
         chosen = np.flatnonzero((parts == number) & (statuses == KEPT))
-        if len(chosen) or name == "train":
+        if name == "train" or options.val_fraction:  # empty or not: its examples are in the ledger
             trie, ends, conflicts = _partition_trie(examples, chosen, root, options, symbols, engine)
             end_nodes[chosen] = ends
             _report_conflicts(conflicts, options, listener)
@@ -266,14 +268,7 @@ def _partition_trie(
         engine=engine,
     )
     with np.errstate(over="ignore"):  # checked below
-        trie.weights[:] = sums
-    if not np.isfinite(trie.weights).all():
-        raise DataError(
-            "weights",
-            "the sum for a pair is too large for float32",
-            "at most 3.4e+38",
-            hint="divide every weight by the same number",
-        )
+        trie.weights[:] = stored_weights(sums)
     return trie, ends, conflicts
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from dagpack_cli.preorder import subtree_ends
 from dagpack_cli.trie.nodes import Trie, narrow
+from dagpack_cli.trie.weights import stored_weights
 
 __all__ = ["Transitions", "count_transitions", "markov_conflicts", "merge_states"]
 
@@ -201,7 +202,7 @@ def _compress(
     parents = np.where(parent[heads] >= 0, node_of[np.maximum(parent[heads], 0)], -1).astype(np.int32)
     return Trie(
         tokens=tokens,
-        weights=weights.astype(np.float32),
+        weights=stored_weights(weights),
         offsets=np.append(heads, num).astype(np.int64),
         parents=parents,
         depths=narrow(depth[heads]),

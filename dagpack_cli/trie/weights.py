@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.errors import DataError
 from dagpack_cli.trie.order import Engine, uses_kernels
 
-__all__ = ["sweep_weights"]
+__all__ = ["stored_weights", "sweep_weights"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -76,3 +77,22 @@ def sweep_weights(
             path[start:end] = 0
             stop -= end - start
     return sums
+
+
+def stored_weights(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
+    """Return summed weights as they are stored, rounded once to float32.
+
+    Raises:
+        DataError: a sum is beyond float32; one that is stored as infinite would poison every loss.
+    """
+    with np.errstate(over="ignore"):
+        stored = sums.astype(np.float32)
+    if not np.isfinite(stored).all():
+        largest = float(np.abs(sums).max())
+        raise DataError(
+            "weight",
+            f"the summed weight of a pair is {largest:.3g}",
+            f"at most {float(np.finfo(np.float32).max):.3g}, the largest float32",
+            hint="give the examples smaller weights",
+        )
+    return stored
