@@ -25,7 +25,16 @@ from dagpack_cli.stages.dedup import TrieInfo, dedup_splits
 from dagpack_cli.stages.ingest import IngestPlan, identity_of, ingest_splits, plan_ingest
 from dagpack_cli.stages.pack import pack_fingerprint, pack_trie
 from dagpack_cli.stages.receipts import Listener, SilentListener, read_receipt, write_receipt
-from dagpack_cli.storage import STAGING, canonical_json, lock_output, open_current, publish, read_current, sha256_file
+from dagpack_cli.storage import (
+    STAGING,
+    canonical_json,
+    lock_output,
+    open_current,
+    publish,
+    read_current,
+    sha256_file,
+    write_atomic,
+)
 from dagpack_cli.trie import Engine
 
 __all__ = [
@@ -41,6 +50,7 @@ __all__ = [
 ]
 
 _SPEC = "spec.json"
+_NEXT = "next.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,9 +133,11 @@ def build(
             if there is one, stays current.
     """
     started = time.time()
+    _check_corpus(corpus)
     with lock_output(out):
         plan = _plan(corpus, out, tokenizer, ingest_options, execution)
         if (current := _unchanged(out, plan, trie_options, pack_options, execution)) is not None:
+            _clear_staging(out)
             return current
         staged = _ingest(plan, out, execution)
         trie = dedup_splits(
@@ -143,8 +155,11 @@ def ingest(
     corpus: Path, out: Path, *, tokenizer: TokenizerChoice, ingest_options: IngestOptions, execution: Execution
 ) -> Path:
     """Read and tokenise a corpus into the staging area of an output; return the staged folder."""
+    _check_corpus(corpus)
     with lock_output(out):
-        return _ingest(_plan(corpus, out, tokenizer, ingest_options, execution), out, execution)
+        staged = _ingest(_plan(corpus, out, tokenizer, ingest_options, execution), out, execution)
+        _point(out, staged)
+        return staged
 
 
 def dedup(out: Path, *, trie_options: TrieOptions, execution: Execution) -> Path:
@@ -157,10 +172,11 @@ def dedup(out: Path, *, trie_options: TrieOptions, execution: Execution) -> Path
     if not out.is_dir():
         raise NoInputError(str(out), "no such directory", "a finished ingest", hint=hint)
     with lock_output(out):
-        staged = _newest([path for path in _staged(out) if _is_ingested(path)])
-        if staged is None:
+        pointed = _pointed(out)
+        if pointed is None:
             raise NoInputError(str(out), "nothing ingested", "a finished ingest", hint=hint)
-        return dedup_splits(
+        staged = pointed if (pointed / _SPEC).is_file() else pointed.parent
+        trie = dedup_splits(
             staged,
             _read_spec(staged),
             _split_receipts(staged),
@@ -168,10 +184,12 @@ def dedup(out: Path, *, trie_options: TrieOptions, execution: Execution) -> Path
             engine=execution.engine,
             listener=execution.listener,
         )
+        _point(out, trie)
+        return trie
 
 
 def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, execution: Execution) -> BuildResult:
-    """Window a trie: the one staged in ``out``, else that of its current generation; publish the result.
+    """Window a trie: the one `dedup` left in ``out``, else that of its current generation; publish the result.
 
     Args:
         out: where the trie is.
@@ -216,8 +234,38 @@ def stored_merge(out: Path, *, staged: bool) -> str:
 
 
 def _staged_trie(out: Path) -> Path | None:
-    tries = [trie for path in _staged(out) for trie in path.glob("trie-*") if not trie.name.endswith(".partial")]
-    return _newest([trie for trie in tries if read_receipt(trie) is not None])
+    """Return the trie that `dedup` left for `pack`; what a failed build left is not meant by anyone."""
+    pointed = _pointed(out)
+    return pointed if pointed is not None and not (pointed / _SPEC).is_file() else None
+
+
+def _point(out: Path, stage: Path) -> None:
+    """Remember a finished stage for the command that takes the next step."""
+    write_atomic(out / STAGING / _NEXT, canonical_json(stage.relative_to(out / STAGING).as_posix()))
+
+
+def _pointed(out: Path) -> Path | None:
+    """Return the stage finished last by a command of its own, None where there is none."""
+    try:
+        name = json.loads((out / STAGING / _NEXT).read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    stage = out / STAGING / str(name)
+    return stage if read_receipt(stage) is not None else None
+
+
+def _clear_staging(out: Path) -> None:
+    """Remove unfinished work, but what a command of its own left for the next one."""
+    pointed = _pointed(out)
+    for path in (out / STAGING).glob("*"):
+        if path.is_dir() and (pointed is None or not pointed.is_relative_to(path)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _check_corpus(corpus: Path) -> None:
+    """Raise before anything is made of OUT where the corpus is a mistake."""
+    if not corpus.exists():
+        raise NoInputError(str(corpus), "does not exist", "a folder or a file")
 
 
 def _plan(
@@ -357,29 +405,18 @@ def _split_receipts(staged: Path) -> list[dict[str, Any]]:
     return [] if receipt is None else list(receipt["splits"])
 
 
-def _staged(out: Path) -> list[Path]:
-    directory = out / STAGING
-    return [path for path in directory.iterdir() if path.is_dir()] if directory.is_dir() else []
-
-
-def _is_ingested(path: Path) -> bool:
-    return (path / _SPEC).is_file() and read_receipt(path) is not None
-
-
-def _newest(paths: list[Path]) -> Path | None:
-    return max(paths, key=lambda path: ((path / "receipt.json").stat().st_mtime_ns, path.name), default=None)
-
-
 def _pack_staged(trie: Path, out: Path, options: PackOptions, execution: Execution, started: float) -> BuildResult:
     info = TrieInfo.from_receipt(read_receipt(trie) or {}, trie)
     spec = _read_spec(trie.parent)
     identity, _ = pack_fingerprint(info, options)
-    if (same := _published(out, identity, execution)) is not None:
-        return same
-    work = trie.parent / f"pack-{identity[:12]}"
-    manifest = _write(trie, info, options, work, execution, link=True)
-    result = _publish(out, work, manifest, spec["stats"], spec["corpus"], execution, started)
-    shutil.rmtree(trie.parent, ignore_errors=True)
+    result = _published(out, identity, execution)
+    if result is None:
+        work = trie.parent / f"pack-{identity[:12]}"
+        manifest = _write(trie, info, options, work, execution, link=True)
+        result = _publish(out, work, manifest, spec["stats"], spec["corpus"], execution, started)
+    if _pointed(out) == trie:
+        (out / STAGING / _NEXT).unlink()
+    _clear_staging(out)
     return result
 
 

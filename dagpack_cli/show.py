@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from dagpack_cli.errors import UsageError
 from dagpack_cli.examples import read_provenance
@@ -31,8 +32,9 @@ def describe_window(
         num_rows: how many rows are shown; all that follow where it is None.
 
     Returns:
-        window facts, one list a column, ``allowed_keys`` (half-open key ranges are no use in a tree:
-        the list of keys each shown query may use) and ``occurrences`` (the examples that belong to it).
+        window facts, one list a column, ``allowed_keys`` (for each shown query the half-open ranges of
+        the keys it may use: its path, stretch by stretch) and ``occurrences`` (the examples that
+        belong to the window).
 
     Raises:
         UsageError: there is no such partition, window or row.
@@ -56,7 +58,8 @@ def describe_window(
     tokenizer = load_saved(path / "tokenizer")
     names = ("inputs", "targets", "segments", "depths", "parents", "counts", "weights", "owned")
     columns = {name: getattr(windows, name)[low + first_row : low + last].tolist() for name in names}
-    keys = np.arange(size)
+    parents = windows.parents[low:high].tolist()
+    starts = _stretch_starts(windows.parents[low:high])
     return {
         "partition": partition,
         "window": number,
@@ -68,9 +71,26 @@ def describe_window(
         "first_row": first_row,
         "rows": columns | {"text": [_text(tokenizer, token) for token in columns["inputs"]]},
         "subtree_ends": ends[first_row:last].tolist(),
-        "allowed_keys": [keys[(keys <= query) & (query < ends)].tolist() for query in range(first_row, last)],
+        "allowed_keys": [_path_ranges(parents, starts, query) for query in range(first_row, last)],
         "occurrences": _occurrences(path, partition, number),
     }
+
+
+def _stretch_starts(parents: npt.NDArray[np.int32]) -> list[int]:
+    """Return, for every row, where the stretch of rows that follow one another down to it begins."""
+    index = np.arange(len(parents))
+    heads = parents != index - 1
+    heads[:1] = True
+    return [int(start) for start in np.maximum.accumulate(np.where(heads, index, 0))]
+
+
+def _path_ranges(parents: list[int], starts: list[int], row: int) -> list[list[int]]:
+    """Return the half-open ranges of rows on the path to a row, from the root on."""
+    ranges = []
+    while row >= 0:
+        ranges.append([starts[row], row + 1])
+        row = parents[starts[row]]
+    return ranges[::-1]
 
 
 def _text(tokenizer: Tokenizer, token: int) -> str:
@@ -122,8 +142,12 @@ def format_window(facts: dict[str, Any]) -> str:
         cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
         line = "  ".join([*cells, row[-1].ljust(widths[-1])])
         if number:
-            allowed = set(facts["allowed_keys"][number - 1])
-            line += "  " + "".join("x" if first + key in allowed else "." for key in range(shown))
+            allowed = ["."] * shown
+            for low, high in facts["allowed_keys"][number - 1]:
+                shown_range = range(max(low - first, 0), min(high - first, shown))
+                for key in shown_range:
+                    allowed[key] = "x"
+            line += "  " + "".join(allowed)
         else:
             line += "  may use key"
         lines.append(line.rstrip())

@@ -25,7 +25,6 @@ from dagpack_cli.errors import (
     DagpackError,
     DamageError,
     DiskError,
-    MismatchError,
     NoInputError,
     OutputError,
     PermissionDeniedError,
@@ -240,13 +239,34 @@ def publish(out: Path, staged: Path, fingerprint: str, *, keep: int = 2) -> tupl
     sync_tree(staged)
     generations = out / GENERATIONS
     generations.mkdir(exist_ok=True)
-    numbers = [int(path.name[:6]) for path in _generation_paths(generations)]
-    path = generations / f"{max(numbers, default=0) + 1:06d}-{fingerprint[:12]}"
-    staged.rename(path)
-    sync_directory(generations)
+    existing = _generation_paths(generations)
+    path = generations / f"{int(existing[-1].name[:6]) + 1 if existing else 1:06d}-{fingerprint[:12]}"
+    if existing and existing[-1].name != _current_name(out) and _same_manifest(existing[-1], staged):
+        # A build that ended between the rename and CURRENT left the same generation, complete.
+        path = existing[-1]
+        shutil.rmtree(staged)
+    else:
+        staged.rename(path)
+        sync_directory(generations)
     digest = sha256_file(path / MANIFEST)
     write_atomic(out / CURRENT, canonical_json({"generation": path.name, "manifest_sha256": digest}) + b"\n")
     return path, _remove_old(generations, path.name, keep)
+
+
+def _current_name(out: Path) -> str:
+    """Return the name of the current generation; nothing where none, or a damaged one, is named."""
+    try:
+        current = read_current(out)
+    except DamageError:
+        return ""
+    return "" if current is None else current[0]
+
+
+def _same_manifest(left: Path, right: Path) -> bool:
+    try:
+        return (left / MANIFEST).read_bytes() == (right / MANIFEST).read_bytes()
+    except FileNotFoundError:
+        return False
 
 
 def _generation_paths(generations: Path) -> list[Path]:
@@ -268,11 +288,3 @@ def _remove_old(generations: Path, current: str, keep: int) -> list[str]:
         except FileNotFoundError:  # a removal that was interrupted: it has no manifest any more
             shutil.rmtree(path, ignore_errors=True)
     return held
-
-
-def check_version(found: object, expected: int, where: str) -> None:
-    """Raise `MismatchError` unless a stored format version is the one this version reads."""
-    if found != expected or isinstance(found, bool):
-        raise MismatchError(
-            where, f"format version {found}", f"format version {expected}", hint="build again with this version"
-        )

@@ -363,10 +363,10 @@ def test_nothing_to_read_says_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(NoInputError, match="corpus: does not exist"):
         discover(folder)
     folder.mkdir()
-    with pytest.raises(NoInputError, match="corpus: is empty"):
+    with pytest.raises(NoInputError, match="corpus: no file in it is input"):
         discover(folder)
     fill(folder, {".hidden": b"x", "sub/.x": b""})
-    with pytest.raises(NoInputError, match="corpus: is empty"):
+    with pytest.raises(NoInputError, match="corpus: no file in it is input"):
         discover(folder)
     with pytest.raises(NoInputError, match="corpus: is an output"):
         discover(folder, exclude=folder)

@@ -227,7 +227,7 @@ def test_first_label_is_never_a_target(tmp_path: Path) -> None:
         ({"input_ids": [1, 2.0]}, r"input_ids\[1\] is 2.0"),
         ({"input_ids": [1, True]}, r"input_ids\[1\] is true"),
         ({"input_ids": ["1"]}, "whole number"),
-        ({"input_ids": 3}, "expected a list"),
+        ({"input_ids": 3}, "a list"),
         ({"input_ids": None}, "is missing"),
         ({"input_ids": [1, 2], "labels": [2, 3]}, "labels look shifted"),
         ({"input_ids": [1, 2], "labels": [1]}, '"labels" has 1 entries'),
@@ -236,8 +236,8 @@ def test_first_label_is_never_a_target(tmp_path: Path) -> None:
         ({"input_ids": [1, 2], "loss_mask": [1, 0.5]}, r"loss_mask\[1\] is 0.5"),
         ({"input_ids": [1, 2, 3], "attention_mask": [1, 0, 1]}, r"attention_mask\[1\] is 0 between ones"),
         ({"input_ids": [1, 2], "labels": [1, 2], "loss_mask": [1, 1]}, "both"),
-        ({"input_ids": [1, 2], "start": 1, "end": 3}, "expected 0 <= start"),
-        ({"input_ids": [1, 2], "start": "0"}, "expected 0 <= start"),
+        ({"input_ids": [1, 2], "start": 1, "end": 3}, "0 <= start"),
+        ({"input_ids": [1, 2], "start": "0"}, "0 <= start"),
     ],
 )
 def test_pretokenised_refusals(row: dict[str, Any], reason: str, tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_pretokenised_parquet_refusals(tmp_path: Path) -> None:
 def test_ids_outside_the_vocabulary_are_bad_records(tmp_path: Path) -> None:
     """With a tokenizer, given ids must be its own."""
     path = written(tmp_path / "a.jsonl", [{"input_ids": [265]}, {"input_ids": [266]}])
-    with pytest.raises(DataError, match=r"a\.jsonl:2: token id 266 is outside the vocabulary; expected 0 to 265"):
+    with pytest.raises(DataError, match=r"a\.jsonl:2: token id 266 is outside the vocabulary; 0 to 265"):
         read(path)
     bad = BadRecords()
     assert len(read(path, on_bad=bad)) == 1
@@ -355,20 +355,20 @@ def test_tools_as_list_or_text(tmp_path: Path) -> None:
         ({"messages": [{"role": "exit", "content": ""}]}, 'message 1: unknown role "exit"; known roles: system'),
         ({"messages": [{"role": None}]}, "unknown role"),
         ({"messages": ["x"]}, "message 1: a message is"),
-        ({"messages": {"role": "user"}}, "expected a list"),
+        ({"messages": {"role": "user"}}, "a list"),
         ({"messages": [{"role": "user", "content": 3}]}, '"content" is 3'),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "only text can be read"),
         ({"messages": [{"role": "user", "content": [7]}]}, "only text can be read"),
         ({"messages": [{"role": "user", "content": "\ud83d"}]}, "surrogate"),
-        ({"messages": [{"role": "assistant", "weight": 0.5}]}, "expected 0 or 1"),
+        ({"messages": [{"role": "assistant", "weight": 0.5}]}, "0 or 1"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "a tool call is"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "{"}]}]}, "not valid JSON"),
         ({"messages": [{"role": "assistant", "tool_calls": "x"}]}, '"tool_calls" is "x"'),
         ({"messages": [], "tools": 3}, '"tools" is 3'),
         ({"messages": [], "label": False}, '"label" judges'),
-        ({"prompt": "p", "completion": [{"role": "assistant", "content": "c"}]}, "expected two strings"),
+        ({"prompt": "p", "completion": [{"role": "assistant", "content": "c"}]}, "two strings"),
         ({"prompt": "p", "completion": "c", "tools": [{}]}, "only messages can announce tools"),
-        ({"prompt": "p"}, "expected messages, or prompt and completion"),
+        ({"prompt": "p"}, "messages, or prompt and completion"),
         ({"prompt": "p", "completions": ["c", 3]}, "completion 2: the prompt"),
     ],
 )

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from killed import contents, failures_of
 
+import dagpack_cli.pipeline
 import dagpack_cli.stages.ingest
 from dagpack_cli.errors import BusyError
 from dagpack_cli.manifest import IngestOptions, PackOptions, TrieOptions
@@ -425,15 +426,21 @@ def _session(leader: int) -> list[int]:
 
 
 def test_a_stopped_build_is_not_packed_instead_of_the_current_one(tmp_path: Path) -> None:
-    """A newer build leaves no older trie behind that `pack` would take for the newest."""
+    """What an older, unfinished build left behind is not what `pack` takes after a newer one has published."""
     source = write(tmp_path / "corpus", token_files(1))
     out = tmp_path / "out"
-    ingest(source, out, tokenizer=TokenizerChoice(), ingest_options=IngestOptions(), execution=Execution())
-    dedup(out, trie_options=TrieOptions(), execution=Execution())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(dagpack_cli.pipeline, "publish", _stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(source, out)
     write(source, {"extra.jsonl": token_files(2)["d0/f00.jsonl"]})
     newer = run(source, out)
     packed = pack(out, None, pack_options=replace(SPLIT, seq_len=200), execution=Execution())
     assert packed.manifest.inputs == newer.manifest.inputs
+
+
+def _stop(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("call", ["enable_padding", "enable_truncation"])

@@ -8,8 +8,10 @@ import time
 
 import numpy as np
 import numpy.typing as npt
+import oracle_packing as oracle
 import pytest
 from hypothesis import given, settings
+from oracle_packing import Case
 
 from dagpack_cli.errors import TreeError, UsageError
 from dagpack_cli.packing import (
@@ -22,8 +24,6 @@ from dagpack_cli.packing import (
     place_leaves,
     walk_forest,
 )
-from tests import oracle_packing as oracle
-from tests.oracle_packing import Case
 
 ENGINES: tuple[Engine, ...] = ("numpy", "numba")
 

@@ -6,13 +6,13 @@ import time
 
 import numpy as np
 import numpy.typing as npt
+import oracle_packing as oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpack_cli.errors import TreeError
 from dagpack_cli.packing import Engine, best_fit_decreasing, next_fit, one_each
-from tests import oracle_packing as oracle
 
 ENGINES: tuple[Engine, ...] = ("numpy", "numba")
 ITEMS = st.integers(1, 12).flatmap(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import oracle_packing as oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from oracle_packing import Case
 
 from dagpack_cli.errors import TreeError
 from dagpack_cli.packing import Engine, Placement, bundle_leaves, check_placement, place_leaves, walk_forest
-from tests import oracle_packing as oracle
-from tests.oracle_packing import Case
 
 ENGINES: tuple[Engine, ...] = ("numpy", "numba")
 

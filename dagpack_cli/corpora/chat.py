@@ -72,7 +72,7 @@ def _records_of(row: dict[str, Any], place: Place) -> list[Record]:
             for index, completion in enumerate(row["completions"], 1)
         ]
     else:
-        raise DataError(where, f"the record has {shown_keys(row)}", "expected messages, or prompt and completion")
+        raise DataError(where, f"the record has {shown_keys(row)}", "messages, or prompt and completion")
     return _with_provenance(bodies, row, place)
 
 
@@ -105,5 +105,5 @@ def _completed(prompt: Any, completion: Any, tools: tuple[Any, ...], where: str)
     raise DataError(
         where,
         f"the prompt is {shown(prompt)}, the completion {shown(completion)}",
-        "expected two strings, or two lists of messages",
+        "two strings, or two lists of messages",
     )

@@ -58,7 +58,7 @@ def discover(
     options = ReadOptions() if options is None else options
     found = Discovery()
     if not _look(corpus)[0]:
-        raise NoInputError(str(corpus), "does not exist", "expected a folder or a file")
+        raise NoInputError(str(corpus), "does not exist", "a folder or a file")
     listed = sorted(_walk(corpus, exclude, found.ignored), key=lambda item: item[0])
     for _, path, name in listed:
         try:
@@ -89,15 +89,20 @@ def _set_text_aside(found: Discovery) -> None:
 def _nothing(corpus: Path, exclude: Path | None, found: Discovery) -> NoInputError:
     if not found.ignored:
         own = _is_build(corpus) or (exclude is not None and _look(corpus)[1] == _look(exclude)[1])
-        reason = "is an output of dagpack" if own else "is empty: no file in it is input"
-        return NoInputError(str(corpus), reason, "hidden files and outputs of dagpack are never input")
+        reason = "is an output of dagpack" if own else "no file in it is input"
+        return NoInputError(
+            str(corpus),
+            reason,
+            "hidden files and outputs of dagpack are never input",
+            hint="give the folder of the data",
+        )
     name, reason = found.ignored[0]
     named = f"{name} ({reason})" if name != corpus.name else reason
     more = f" and {len(found.ignored) - 1:,} more" if len(found.ignored) > 1 else ""
     return NoInputError(
         str(corpus),
         f"nothing in it is recognised: {named}{more}",
-        "expected text, JSON lines or Parquet with known fields",
+        "text, JSON lines or Parquet with known fields",
         hint="name the format with --format",
     )
 

@@ -47,7 +47,7 @@ def parse_drop_rule(text: str) -> DropRule:
     if text.strip() == "self":
         return DropRule("self")
     if field not in ("action", "state") or not equals or not value.strip():
-        raise UsageError("--drop-transition", f'"{text}"', "expected self, action=JSON or state=JSON")
+        raise UsageError("--drop-transition", f'"{text}"', "self, action=JSON or state=JSON")
     try:
         parsed = parse_json(value.encode("utf-8", "surrogatepass"), "--drop-transition")
     except DataError as error:

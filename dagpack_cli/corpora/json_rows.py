@@ -60,7 +60,7 @@ def parse_json(data: bytes, where: str) -> Any:
         hint = "convert the file first, or leave it out with --on-error skip"
         raise DataError(where, found, "dagpack reads UTF-8 only", hint=hint) from None
     except json.JSONDecodeError as error:
-        raise DataError(where, f"not valid JSON: {error.msg} at character {error.pos + 1:,}") from None
+        raise DataError(where, f"not valid JSON: {error.msg.removesuffix(' at').lower()} at character {error.pos + 1:,}") from None
     except RecursionError:
         raise DataError(where, "the JSON is nested too deeply", "a few hundred levels can be read") from None
     except ValueError as error:
@@ -104,7 +104,7 @@ def read_rows(path: Path, name: str, on_bad: OnBad) -> Rows:
         try:
             value = parse_json(text, str(place))
             if not isinstance(value, dict):
-                raise DataError(str(place), f"the record is {_type_name(value)}", "expected a JSON object")
+                raise DataError(str(place), f"the record is {_type_name(value)}", "a JSON object")
         except DataError as error:
             on_bad(error)
         else:

@@ -23,7 +23,7 @@ def messages_of(value: Any, where: str) -> tuple[Message, ...]:
         DataError: it is no list, or something in it is no message; ``where`` is told.
     """
     if not isinstance(value, list):
-        raise DataError(where, f"messages are {shown(value)}", "expected a list")
+        raise DataError(where, f"messages are {shown(value)}", "a list")
     return tuple(message_of(item, f"{where}, message {index}") for index, item in enumerate(value, 1))
 
 
@@ -37,7 +37,7 @@ def message_of(value: Any, where: str) -> Message:
         DataError: it is no message, has an unknown role, or a part that is no text.
     """
     if not isinstance(value, dict):
-        raise DataError(where, f"a message is {shown(value)}", "expected an object")
+        raise DataError(where, f"a message is {shown(value)}", "an object")
     role = check_role(value.get("role"), where)
     content, reasoning, calls = _content_of(value.get("content"), where)
     for field in _REASONING_FIELDS:
@@ -45,7 +45,7 @@ def message_of(value: Any, where: str) -> Message:
             reasoning = reasoning or value[field]
     listed = value.get("tool_calls") or []
     if not isinstance(listed, list):
-        raise DataError(where, f'"tool_calls" is {shown(listed)}', "expected a list")
+        raise DataError(where, f'"tool_calls" is {shown(listed)}', "a list")
     calls.extend(_call_of(call, where) for call in listed)
     if isinstance(value.get("function_call"), dict):
         calls.append(_call_of(value["function_call"], where))
@@ -73,7 +73,7 @@ def tools_of(value: Any, where: str) -> tuple[Any, ...]:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise DataError(where, f'"tools" is {shown(value)}', "expected a list of tools, or its JSON text")
+        raise DataError(where, f'"tools" is {shown(value)}', "a list of tools, or its JSON text")
     for tool in value:
         _json(tool, "tools", where)
     return tuple(value)
@@ -86,7 +86,7 @@ def _content_of(value: Any, where: str) -> tuple[str, str, list[ToolCall]]:
     if isinstance(value, str):
         return value, "", []
     if not isinstance(value, list):
-        raise DataError(where, f'"content" is {shown(value)}', "expected a string, null, or a list of parts")
+        raise DataError(where, f'"content" is {shown(value)}', "a string, null, or a list of parts")
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
@@ -109,7 +109,7 @@ def _call_of(value: Any, where: str) -> ToolCall:
         value = parse_json(value.encode("utf-8", "surrogatepass"), where)
     inner = value.get("function", value) if isinstance(value, dict) else value
     if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
-        raise DataError(where, f"a tool call is {shown(value)}", "expected a name and arguments")
+        raise DataError(where, f"a tool call is {shown(value)}", "a name and arguments")
     arguments = inner.get("arguments")
     if isinstance(arguments, str):
         text = arguments.strip()
@@ -133,7 +133,7 @@ def _weight_of(value: dict[str, Any], where: str) -> float:
         if weight is None:
             continue
         if isinstance(weight, bool) or weight not in (0, 1):
-            raise DataError(where, f'"{field}" of a message is {shown(weight)}', "expected 0 or 1")
+            raise DataError(where, f'"{field}" of a message is {shown(weight)}', "0 or 1")
         return float(weight)
     return 1.0
 

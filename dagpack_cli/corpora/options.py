@@ -40,10 +40,10 @@ class ReadOptions:
     def __post_init__(self) -> None:
         """Check every field, and parse rules given as text."""
         if self.format is not None and self.format not in FORMATS:
-            raise UsageError("--format", f'"{self.format}"', f"expected one of {', '.join(FORMATS)}")
+            raise UsageError("--format", f'"{self.format}"', f"one of {', '.join(FORMATS)}")
         for name in ("text_field", "episode_field", "state_field", "action_field"):
             value = getattr(self, name)
             if value is not None and (not value or value.startswith(".") or value.endswith(".") or ".." in value):
-                raise UsageError(f"--{name.replace('_', '-')}", f'"{value}"', "expected a field name or a dotted path")
+                raise UsageError(f"--{name.replace('_', '-')}", f'"{value}"', "a field name or a dotted path")
         rules = tuple(parse_drop_rule(rule) if isinstance(rule, str) else rule for rule in self.drop_rules)
         object.__setattr__(self, "drop_rules", rules)

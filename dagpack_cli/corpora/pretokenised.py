@@ -49,7 +49,7 @@ def _record_of(row: dict[str, Any], place: Place) -> Record:
     outside = np.flatnonzero((ids < 0) | (ids >= _INT32_END))
     if len(outside):
         first = int(outside[0])
-        raise DataError(where, f"input_ids[{first}] is {int(ids[first]):,}", f"expected 0 to {_INT32_END - 1:,}")
+        raise DataError(where, f"input_ids[{first}] is {int(ids[first]):,}", f"0 to {_INT32_END - 1:,}")
     supervised = _supervised(row, ids, where)
     low, high = _unpadded(row.get("attention_mask"), len(ids), where)
     start, end = _interior(row, len(ids), where)
@@ -70,20 +70,20 @@ def _integers(value: Any, name: str, where: str, *, flags: bool = False) -> IntA
     """Return a list of whole numbers as int64; with ``flags``, truth values count as 0 and 1."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in ("iub" if flags else "iu"):
-            raise DataError(where, f'"{name}" holds {value.dtype} values', "expected whole numbers")
+            raise DataError(where, f'"{name}" holds {value.dtype} values', "whole numbers")
         if value.dtype == np.uint64 and len(value) and value.max() > np.iinfo(np.int64).max:
-            raise DataError(where, f'"{name}" holds {int(value.max()):,}', "expected 64-bit numbers")
+            raise DataError(where, f'"{name}" holds {int(value.max()):,}', "64-bit numbers")
         return value.astype(np.int64, copy=False)
     if not isinstance(value, list):
-        raise DataError(where, f'"{name}" is {shown(value)}', "expected a list of whole numbers")
+        raise DataError(where, f'"{name}" is {shown(value)}', "a list of whole numbers")
     allowed = {int, bool} if flags else {int}
     if not set(map(type, value)) <= allowed:
         index = next(index for index, item in enumerate(value) if type(item) not in allowed)
-        raise DataError(where, f"{name}[{index}] is {shown(value[index])}", "expected a whole number")
+        raise DataError(where, f"{name}[{index}] is {shown(value[index])}", "a whole number")
     try:
         return np.array(value, dtype=np.int64)
     except OverflowError:
-        raise DataError(where, f'"{name}" holds a number of more than 64 bits', "expected 64-bit numbers") from None
+        raise DataError(where, f'"{name}" holds a number of more than 64 bits', "64-bit numbers") from None
 
 
 def _aligned(value: Any, name: str, num: int, where: str, *, flags: bool) -> IntArray:
@@ -93,7 +93,7 @@ def _aligned(value: Any, name: str, num: int, where: str, *, flags: bool) -> Int
     wrong = np.flatnonzero((found != 0) & (found != 1)) if flags else found[:0]
     if len(wrong):
         index = int(wrong[0])
-        raise DataError(where, f"{name}[{index}] is {int(found[index]):,}", "expected 0 or 1")
+        raise DataError(where, f"{name}[{index}] is {int(found[index]):,}", "0 or 1")
     return found
 
 
@@ -101,7 +101,7 @@ def _supervised(row: dict[str, Any], ids: IntArray, where: str) -> npt.NDArray[n
     """Return which tokens are trained as targets; entry 0 has no context and is not checked."""
     labels, mask = row.get("labels"), row.get("loss_mask")
     if labels is not None and mask is not None:
-        raise DataError(where, 'both "labels" and "loss_mask" are given', "expected one of them")
+        raise DataError(where, 'both "labels" and "loss_mask" are given', "one of them")
     if mask is not None:
         chosen: npt.NDArray[np.bool_] = _aligned(mask, "loss_mask", len(ids), where, flags=True) == 1
         return chosen
@@ -144,5 +144,5 @@ def _interior(row: dict[str, Any], num: int, where: str) -> tuple[int, int]:
     start, end = 0 if start is None else start, num if end is None else end
     if type(start) is not int or type(end) is not int or not 0 <= start <= end <= num:
         found = f"start {shown(start)}, end {shown(end)}"
-        raise DataError(where, found, f"expected 0 <= start <= end <= {num:,}")
+        raise DataError(where, found, f"0 <= start <= end <= {num:,}")
     return start, end

@@ -174,7 +174,7 @@ def _check_range(tokens: IdArray, vocab_size: int | None, where: str) -> None:
         raise DataError(
             where,
             f"token id {largest:,} is outside the vocabulary",
-            f"expected 0 to {vocab_size - 1:,}",
+            f"0 to {vocab_size - 1:,}",
             hint="name the tokenizer that made the ids with --tokenizer PATH",
         )
 

@@ -210,10 +210,10 @@ def read_weight(value: Any, place: Place) -> float:
     if value is None:
         return 1.0
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(str(place), f'"weight" is {shown(value)}', "expected a finite number")
+        raise DataError(str(place), f'"weight" is {shown(value)}', "a finite number")
     magnitude = abs(value)
     if math.isnan(magnitude) or (magnitude != 0 and not _FLOAT32_MIN <= magnitude <= _FLOAT32_MAX):
-        expected = f"expected 0, or a magnitude of {_FLOAT32_MIN:.3g} to {_FLOAT32_MAX:.3g}: float32 holds it"
+        expected = f"0, or a magnitude of {_FLOAT32_MIN:.3g} to {_FLOAT32_MAX:.3g}: float32 holds it"
         raise DataError(str(place), f'"weight" is {shown(value)}', expected)
     return float(value)
 
@@ -228,7 +228,7 @@ def read_label(record: dict[str, Any], name: str, place: Place) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise DataError(str(place), f'"{name}" is {shown(value)}', "expected a string or a whole number")
+        raise DataError(str(place), f'"{name}" is {shown(value)}', "a string or a whole number")
     text = str(value)
     check_text(text, str(place))
     return text

@@ -17,7 +17,7 @@ from dagpack_cli.packing.pieces import Pieces, RowForest
 from dagpack_cli.packing.placement import Placement
 from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.shards.window import Instances, WindowRows, fill_rows, ranges
-from dagpack_cli.trie import Engine, Trie, sweep_weights
+from dagpack_cli.trie import Engine, Trie, stored_weights, sweep_weights
 
 __all__ = ["MergedWindows", "RowTotals", "row_totals", "state_totals"]
 
@@ -201,7 +201,7 @@ class MergedWindows:
         lengths = instances.lengths[repeated]
         at = ranges((np.cumsum(instances.lengths) - instances.lengths)[repeated], lengths)
         rows = ranges(self._row_bases[nodes[repeated]], lengths)
-        open_rows = (weights[at].astype(np.float32) != 0) | ~self._trained_somewhere[rows]
+        open_rows = (stored_weights(weights[at]) != 0) | ~self._trained_somewhere[rows]
         open_rows &= ~self._owned_elsewhere[rows]
         candidates = np.flatnonzero(open_rows)
         _, firsts = np.unique(rows[candidates], return_index=True)
@@ -224,7 +224,7 @@ class MergedWindows:
             instances, nodes, _ = self._instances(first, last)
             _, weights, _ = self._shares(first, last, instances, nodes)
             rows = ranges(self._row_bases[nodes], instances.lengths)
-            trained[rows[weights.astype(np.float32) != 0]] = True
+            trained[rows[stored_weights(weights) != 0]] = True
         return trained
 
 

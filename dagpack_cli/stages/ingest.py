@@ -6,9 +6,12 @@ import functools
 import multiprocessing
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -210,8 +213,26 @@ def _run(function: Any, jobs: Sequence[Any], workers: int) -> Iterator[None]:
         return
     # Not fork: a copy of a process whose threads hold locks may never wake up.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=min(workers, len(jobs)), mp_context=context) as pool:
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_follow_parent)
+    try:
         yield from pool.map(function, jobs)
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)  # a signal does not wait for what is being read
+        raise
+    pool.shutdown()
+
+
+def _follow_parent() -> None:
+    """End this worker when its build does, however that ends; the build alone answers an interrupt."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_exit_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _exit_after(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os._exit(1)
 
 
 @functools.lru_cache(maxsize=2)

@@ -111,7 +111,7 @@ def _override(option: str, value: str | int | None) -> int | str | None:
         return value
     text = str(value)
     if not (text.isascii() and text.isdigit()):
-        raise UsageError(option, f'"{text}"', "expected a token id or none")
+        raise UsageError(option, f'"{text}"', "a token id or none")
     return int(text)
 
 
@@ -125,5 +125,5 @@ def _check_id(option: str, token: int | None, vocab_size: int | None) -> None:
     end = _INT32_END if vocab_size is None else vocab_size
     if token is not None and not 0 <= token < end:
         raise UsageError(
-            option, f"token id {token:,} is outside the vocabulary", f"expected 0 to {end - 1:,}", hint=f"{option} none"
+            option, f"token id {token:,} is outside the vocabulary", f"0 to {end - 1:,}", hint=f"{option} none"
         )

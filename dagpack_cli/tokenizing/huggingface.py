@@ -162,7 +162,7 @@ def read_definition(path: Path) -> tuple[Path, bytes]:
     except FileNotFoundError:
         found = f"holds no {TOKENIZER_NAME}" if path.is_dir() else "does not exist"
         raise NoInputError(
-            f"--tokenizer {path}", found, "expected bytes, none, symbols, a tokenizer.json or its directory"
+            f"--tokenizer {path}", found, "bytes, none, symbols, a tokenizer.json or its directory"
         ) from None
     except PermissionError:
         raise PermissionDeniedError(str(file), "cannot be read") from None

@@ -90,9 +90,9 @@ def stored_weights(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     if not np.isfinite(stored).all():
         largest = float(np.abs(sums).max())
         raise DataError(
-            "weight",
-            f"the summed weight of a pair is {largest:.3g}",
+            "weights",
+            f"the sum for a pair is {largest:.3g}",
             f"at most {float(np.finfo(np.float32).max):.3g}, the largest float32",
-            hint="give the examples smaller weights",
+            hint="divide every weight by the same number",
         )
     return stored
