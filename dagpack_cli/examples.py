@@ -36,22 +36,22 @@ KEPT, EMPTY, SINGLE_TOKEN, DROPPED = "kept", "empty", "single-token", "dropped"
 
 _META = pa.schema(
     [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("file", pa.string(), nullable=False),
+        pa.field("id", pa.large_string(), nullable=False),
+        pa.field("file", pa.large_string(), nullable=False),
         pa.field("record", pa.int64(), nullable=False),
         pa.field("line", pa.int64(), nullable=False),
         pa.field("start", pa.int64(), nullable=False),
         pa.field("end", pa.int64(), nullable=False),
-        pa.field("group", pa.string()),
+        pa.field("group", pa.large_string()),
         pa.field("weight", pa.float64(), nullable=False),
     ]
 )
-_INT32_LIST = pa.list_(pa.field("element", pa.int32(), nullable=False))
+_INT32_LIST = pa.large_list(pa.field("element", pa.int32(), nullable=False))  # offsets of 64 bits: no limit at 2^31
 _PROVENANCE = pa.schema(
     [
         *_META,
-        pa.field("partition", pa.string(), nullable=False),
-        pa.field("status", pa.string(), nullable=False),
+        pa.field("partition", pa.large_string(), nullable=False),
+        pa.field("status", pa.large_string(), nullable=False),
         pa.field("supervised_runs", _INT32_LIST, nullable=False),
         pa.field("num_tokens", pa.int64(), nullable=False),
         pa.field("end_node", pa.int64(), nullable=False),
@@ -178,11 +178,13 @@ def provenance_table(
         statuses: what became of each: kept, empty, single-token or dropped.
         end_nodes: shape (num_examples,), int64; node of its partition's trie, -1 where there is none.
     """
-    flat_offsets = pa.array((2 * examples.run_offsets).astype(np.int32))
+    flat_offsets = pa.array(2 * examples.run_offsets)
     columns = {
-        "partition": pa.array(partitions, pa.string()),
-        "status": pa.array(statuses, pa.string()),
-        "supervised_runs": pa.ListArray.from_arrays(flat_offsets, pa.array(examples.runs.ravel()), type=_INT32_LIST),
+        "partition": pa.array(partitions, pa.large_string()),
+        "status": pa.array(statuses, pa.large_string()),
+        "supervised_runs": pa.LargeListArray.from_arrays(
+            flat_offsets, pa.array(examples.runs.ravel()), type=_INT32_LIST
+        ),
         "num_tokens": pa.array(np.diff(examples.offsets)),
         "end_node": pa.array(end_nodes),
         "windows": _lists(np.zeros(examples.num_examples + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)),
@@ -193,10 +195,8 @@ def provenance_table(
     return table
 
 
-def _lists(offsets: Int64Array, values: Int64Array) -> pa.ListArray:
-    return pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)), pa.array(values.astype(np.int32)), type=_INT32_LIST
-    )
+def _lists(offsets: Int64Array, values: Int64Array) -> pa.LargeListArray:
+    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values.astype(np.int32)), type=_INT32_LIST)
 
 
 def write_provenance(
@@ -220,7 +220,7 @@ def write_provenance(
         table = table.set_column(at, _PROVENANCE.field("windows"), _lists(*windows))
     if statuses is not None:
         at = table.schema.get_field_index("status")
-        table = table.set_column(at, _PROVENANCE.field("status"), pa.array(statuses, pa.string()))
+        table = table.set_column(at, _PROVENANCE.field("status"), pa.array(statuses, pa.large_string()))
     table = table.cast(_PROVENANCE.with_metadata(dict(metadata)))
     pq.write_table(table, path, compression="zstd", write_page_checksum=True, row_group_size=1 << 20)
 

@@ -60,7 +60,8 @@ def parse_json(data: bytes, where: str) -> Any:
         hint = "convert the file first, or leave it out with --on-error skip"
         raise DataError(where, found, "dagpack reads UTF-8 only", hint=hint) from None
     except json.JSONDecodeError as error:
-        raise DataError(where, f"not valid JSON: {error.msg.removesuffix(' at').lower()} at character {error.pos + 1:,}") from None
+        reason = error.msg.removesuffix(" at").lower()
+        raise DataError(where, f"not valid JSON: {reason} at character {error.pos + 1:,}") from None
     except RecursionError:
         raise DataError(where, "the JSON is nested too deeply", "a few hundred levels can be read") from None
     except ValueError as error:

@@ -1,0 +1,93 @@
+"""Examples on disk: splits joined in order, and a provenance whose size has no limit at 2^31."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dagpack_cli.corpora import Example
+from dagpack_cli.errors import DamageError
+from dagpack_cli.examples import (
+    Examples,
+    SplitWriter,
+    load_splits,
+    provenance_table,
+    read_provenance,
+    supervised_runs,
+    write_provenance,
+)
+
+
+def write_split(directory: Path, sequences: list[list[int]]) -> Path:
+    """Write sequences as one split: every other token of each trains."""
+    writer = SplitWriter(directory)
+    for number, tokens in enumerate(sequences):
+        runs = [[at, at + 1] for at in range(0, len(tokens), 2)]
+        writer.add(
+            Example(
+                tokens=np.array(tokens, dtype=np.int32),
+                runs=np.array(runs, dtype=np.int32).reshape(-1, 2),
+                weight=number + 0.5,
+                id=f"{directory.name}-{number}",
+                record=number,
+                line=number + 1,
+                start=0,
+                end=len(tokens),
+                group=None if number else "first",
+                kind="pretokenised",
+            ),
+            f"{directory.name}.jsonl",
+        )
+    writer.close()
+    return directory
+
+
+def stored(tmp_path: Path) -> Examples:
+    """Return the examples of two splits, an empty example among them."""
+    splits = [write_split(tmp_path / "a", [[1, 2, 3], []]), write_split(tmp_path / "b", [[4, 5]])]
+    return load_splits(splits)
+
+
+def test_splits_are_joined_in_order(tmp_path: Path) -> None:
+    """Tokens, runs and provenance of all splits line up, empty examples included."""
+    examples = stored(tmp_path)
+    assert examples.tokens.tolist() == [1, 2, 3, 4, 5]
+    assert examples.offsets.tolist() == [0, 3, 3, 5]
+    assert examples.runs.tolist() == [[0, 1], [2, 3], [0, 1]]
+    assert examples.run_offsets.tolist() == [0, 2, 2, 3]
+    assert examples.meta.column("id").to_pylist() == ["a-0", "a-1", "b-0"]
+    assert examples.weights.tolist() == [0.5, 1.5, 0.5]
+
+
+def test_symbols_of_each_split_are_mapped(tmp_path: Path) -> None:
+    """A split's own ids become the vocabulary's through its map."""
+    splits = [write_split(tmp_path / "a", [[0, 1]]), write_split(tmp_path / "b", [[0, 1]])]
+    remaps = [np.array([0, 1], dtype=np.int32), np.array([2, 0], dtype=np.int32)]
+    assert load_splits(splits, remaps).tokens.tolist() == [0, 1, 2, 0]
+
+
+def test_provenance_has_64_bit_offsets_and_comes_back(tmp_path: Path) -> None:
+    """No column of strings or lists counts its content in 32 bits, in memory or through the file."""
+    examples = stored(tmp_path)
+    table = provenance_table(examples, ["train"] * 3, ["kept", "empty", "kept"], np.array([4, -1, 7]))
+    windows = (np.array([0, 2, 2, 3]), np.array([0, 5, 1]))
+    write_provenance(tmp_path / "examples.parquet", table, windows, {"key": "value"})
+    back = read_provenance(tmp_path / "examples.parquet")
+    small = (pa.types.is_string, pa.types.is_binary, pa.types.is_list)
+    assert not any(check(field.type) for field in back.schema for check in small)
+    assert back.column("windows").to_pylist() == [[0, 5], [], [1]]
+    assert back.column("end_node").to_pylist() == [4, -1, 7]
+    runs, offsets = supervised_runs(back)
+    assert runs.tolist() == examples.runs.tolist()
+    assert offsets.tolist() == examples.run_offsets.tolist()
+
+
+def test_a_foreign_table_is_refused(tmp_path: Path) -> None:
+    """A Parquet file with other columns is damage, named with its columns."""
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "examples.parquet")
+    with pytest.raises(DamageError, match="columns x; those of dagpack"):
+        read_provenance(tmp_path / "examples.parquet")
