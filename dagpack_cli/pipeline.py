@@ -414,8 +414,8 @@ def _pack_staged(trie: Path, out: Path, options: PackOptions, execution: Executi
         work = trie.parent / f"pack-{identity[:12]}"
         manifest = _write(trie, info, options, work, execution, link=True)
         result = _publish(out, work, manifest, spec["stats"], spec["corpus"], execution, started)
-    if _pointed(out) == trie:
-        (out / STAGING / _NEXT).unlink()
+    # What an earlier command left is older than what has just been published.
+    (out / STAGING / _NEXT).unlink(missing_ok=True)
     _clear_staging(out)
     return result
 

@@ -239,10 +239,12 @@ def publish(out: Path, staged: Path, fingerprint: str, *, keep: int = 2) -> tupl
     sync_tree(staged)
     generations = out / GENERATIONS
     generations.mkdir(exist_ok=True)
+    current = _current_name(out)
     existing = _generation_paths(generations)
+    # A build that ended between its rename and CURRENT left a complete generation that nobody read.
+    orphans = [path for path in existing if current and path.name > current]
     path = generations / f"{int(existing[-1].name[:6]) + 1 if existing else 1:06d}-{fingerprint[:12]}"
-    if existing and existing[-1].name != _current_name(out) and _same_manifest(existing[-1], staged):
-        # A build that ended between the rename and CURRENT left the same generation, complete.
+    if existing and existing[-1].name != current and _same_manifest(existing[-1], staged):
         path = existing[-1]
         shutil.rmtree(staged)
     else:
@@ -250,6 +252,9 @@ def publish(out: Path, staged: Path, fingerprint: str, *, keep: int = 2) -> tupl
         sync_directory(generations)
     digest = sha256_file(path / MANIFEST)
     write_atomic(out / CURRENT, canonical_json({"generation": path.name, "manifest_sha256": digest}) + b"\n")
+    for orphan in orphans:
+        if orphan != path:
+            shutil.rmtree(orphan)
     return path, _remove_old(generations, path.name, keep)
 
 

@@ -81,6 +81,8 @@ def test_every_kept_example_is_given_back(
 @given(examples=corpora(max_examples=10), layout=layouts, seq_len=st.integers(1, 9))
 def test_building_the_export_again_gives_the_same_windows(examples: list[Example], layout: str, seq_len: int) -> None:
     """An export is a corpus: built with the same options it gives the same shards, byte for byte."""
+    # A lone token is in no window, but in the vocabulary that the shards name.
+    examples = [example for example in examples if len(example.tokens) > 1]
     with TemporaryDirectory() as folder:
         root = Path(folder)
         pack = PackOptions(seq_len=seq_len, layout=layout, on_long="split")

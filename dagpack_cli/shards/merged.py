@@ -121,7 +121,7 @@ class MergedWindows:
         return fill_rows(
             instances,
             self._tokens,
-            counts=np.repeat(counts, instances.lengths).astype(np.int32),
+            counts=np.repeat(counts.astype(np.int32), instances.lengths),
             weights=weights,
             owned=self._own(instances, nodes, weights),
             num_supervised=num_supervised,
@@ -144,6 +144,7 @@ class MergedWindows:
             first_inputs=self._rows.first_inputs[nodes],
             depths=forest.depths[nodes],
             segments=self._rows.trees[nodes],
+            subtree_ends=np.searchsorted(keys, windows * len(forest.parents) + forest.ends[nodes]),
         )
         return instances, nodes, self._placement.fresh[low:high]
 
@@ -156,7 +157,6 @@ class MergedWindows:
         keys = instances.windows * width + nodes
         windows = self.piece_windows[chosen] - first
         at = np.searchsorted(keys, windows * width + self._pieces.nodes[chosen])
-        ends = np.searchsorted(keys, instances.windows * width + self._rows.forest.ends[nodes])
         passing = np.concatenate(([0], np.cumsum(np.bincount(at, minlength=len(nodes)))))
         starts = self._rows.first_targets[nodes]
         examples = self._pieces.examples[chosen]
@@ -173,7 +173,7 @@ class MergedWindows:
         sums = np.concatenate(([0], np.cumsum(runs[:, 1] - runs[:, 0])))
         pairs = sums[offsets[1:]] - sums[offsets[:-1]]
         num_supervised = np.bincount(windows, weights=pairs, minlength=last - first).astype(np.int64)
-        return passing[ends] - passing[:-1], weights, num_supervised
+        return passing[instances.subtree_ends] - passing[:-1], weights, num_supervised
 
     def _fill_trained_once(
         self, instances: Instances, nodes: Int64Array, fresh: Int64Array, totals: RowTotals
@@ -215,9 +215,13 @@ class MergedWindows:
 
         Where no weight is negative, nothing cancels and no example was dropped, the trie's totals say so.
         """
-        if not (self._supervision.weights < 0).any() and not self._pieces.num_dropped_examples:
-            return np.asarray(trie.weights[ranges(self._rows.token_starts, self._rows.forest.lengths)] != 0)
         trained = np.zeros(len(self._owned_elsewhere), dtype=bool)
+        if not (self._supervision.weights < 0).any() and not self._pieces.num_dropped_examples:
+            repeated = np.flatnonzero(self._repeats)
+            lengths = self._rows.forest.lengths[repeated]
+            totals = trie.weights[ranges(self._rows.token_starts[repeated], lengths)]
+            trained[ranges(self._row_bases[repeated], lengths)] = totals != 0
+            return trained
         step = max(1, 4_000_000 * self.num_windows // max(1, int(self._placement.ends.sum())))
         for first in range(0, self.num_windows, step):
             last = min(first + step, self.num_windows)

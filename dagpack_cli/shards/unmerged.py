@@ -55,6 +55,7 @@ class UnmergedWindows:
         before = trie.offsets[np.maximum(trie.parents[nodes], 0) + 1] - 1
         token_starts = trie.offsets[nodes] + starts - depths
         windows = self.piece_windows[chosen] - first
+        chain_ends = np.cumsum(np.bincount(owners, minlength=len(chosen)))
         instances = Instances(
             windows=windows[owners],
             num_windows=last - first,
@@ -64,11 +65,17 @@ class UnmergedWindows:
             first_inputs=np.where(starts > depths, token_starts - 1, before),
             depths=starts - lows[owners],
             segments=self._segments[chosen][owners],
+            subtree_ends=chain_ends[owners],
         )
         runs, offsets = self._supervision.clip(examples, lows, highs)
-        lasts = np.cumsum(np.bincount(owners, minlength=len(chosen))) - 1
         weights = sweep_weights(
-            starts, starts + lengths, lasts, runs, offsets, self._supervision.weights[examples], engine=self._engine
+            starts,
+            starts + lengths,
+            chain_ends - 1,
+            runs,
+            offsets,
+            self._supervision.weights[examples],
+            engine=self._engine,
         )
         num_rows = int(lengths.sum())
         pairs = np.concatenate(([0], np.cumsum(runs[:, 1] - runs[:, 0])))[offsets]

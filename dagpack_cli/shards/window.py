@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.preorder import subtree_ends
 from dagpack_cli.trie import stored_weights
 
 __all__ = ["BLOCK_SIZE", "ROW_COLUMNS", "Instances", "WindowRows", "chain_blocks", "fill_rows", "ranges"]
@@ -85,6 +84,7 @@ class Instances:
         first_inputs: shape (n,), int64; the trie token that is the first row's input.
         depths: shape (n,), int64; the first row's depth.
         segments: shape (n,), int64.
+        subtree_ends: shape (n,), int64; exclusive, in instances.
     """
 
     windows: Int64Array
@@ -95,12 +95,23 @@ class Instances:
     first_inputs: Int64Array
     depths: Int64Array
     segments: Int64Array
+    subtree_ends: Int64Array
 
 
 def ranges(starts: Int64Array, lengths: Int64Array) -> Int64Array:
     """Return ``[start, start + length)`` of every range, one after the other: shape (sum(lengths),), int64."""
     shifts = starts - (np.cumsum(lengths) - lengths)
     return np.asarray(np.arange(int(lengths.sum())) + np.repeat(shifts, lengths), dtype=np.int64)
+
+
+def _narrow_ranges(starts: Int64Array, lengths: Int64Array) -> Int32Array:
+    """Return what `ranges` returns as int32, in one buffer: ones, with a jump at each head, summed in place."""
+    steps = np.ones(int(lengths.sum()), dtype=np.int32)
+    some = lengths > 0
+    firsts = starts[some]
+    lasts = firsts + lengths[some] - 1
+    steps[(np.cumsum(lengths) - lengths)[some]] = firsts - np.append(0, lasts[:-1])[: len(firsts)]
+    return np.cumsum(steps, dtype=np.int32, out=steps)
 
 
 def fill_rows(
@@ -128,34 +139,36 @@ def fill_rows(
     row_starts = np.cumsum(lengths) - lengths
     filled = lengths > 0
     heads = row_starts[filled]
-    targets = ranges(instances.token_starts, lengths)
-    inputs = targets - 1
-    inputs[heads] = instances.first_inputs[filled]
     row_counts = np.bincount(instances.windows, weights=lengths, minlength=instances.num_windows).astype(np.int64)
     row_offsets = np.concatenate(([0], np.cumsum(row_counts)))
-    parents = np.arange(len(targets)) - 1
+    narrow = len(tokens) < 2**31
+    targets = tokens[(_narrow_ranges if narrow else ranges)(instances.token_starts, lengths)]
+    inputs = np.empty_like(targets)
+    inputs[1:] = targets[:-1]
+    inputs[heads] = tokens[instances.first_inputs[filled]]
+    starts = row_starts - row_offsets[instances.windows]  # in its window
     above = instances.parents[filled]
     has_parent = (above >= 0) & (lengths[above] > 0)
-    parents[heads] = np.where(has_parent, row_starts[above] + lengths[above] - 1, -1)
-    base = np.repeat(row_offsets[:-1], row_counts)
-    parents = np.where(parents >= 0, parents - base, -1)
-    depths = ranges(instances.depths, lengths)
+    parents = _narrow_ranges(starts - 1, lengths)
+    parents[heads] = np.where(has_parent, starts[above] + lengths[above] - 1, -1)
+    edges = lengths * (instances.depths + 1) + lengths * (lengths - 1) // 2
+    edge_sums = np.concatenate(([0], np.cumsum(edges)))
+    bounds = np.searchsorted(instances.windows, np.arange(instances.num_windows + 1))
     stored = stored_weights(weights)
-    row_windows = np.repeat(np.arange(instances.num_windows), row_counts)
-    edges = np.concatenate(([0], np.cumsum(depths + 1)))
+    row_windows = np.repeat(np.arange(instances.num_windows, dtype=np.int32), row_counts)
     return WindowRows(
         row_offsets=row_offsets,
-        inputs=tokens[inputs],
-        targets=tokens[targets],
-        depths=depths.astype(np.int32),
-        parents=parents.astype(np.int32),
+        inputs=inputs,
+        targets=targets,
+        depths=_narrow_ranges(instances.depths, lengths),
+        parents=parents,
         counts=counts,
-        segments=np.repeat(instances.segments, lengths).astype(np.int32),
+        segments=np.repeat(instances.segments.astype(np.int32), lengths),
         weights=stored,
         owned=owned,
         num_supervised=num_supervised,
         weight_sum=np.bincount(row_windows, weights=stored, minlength=instances.num_windows).astype(np.float64),
-        attention_edges=edges[row_offsets[1:]] - edges[row_offsets[:-1]],
+        attention_edges=edge_sums[bounds[1:]] - edge_sums[bounds[:-1]],
         blocks=_tree_blocks(instances, row_starts, row_offsets),
     )
 
@@ -169,14 +182,20 @@ def _tree_blocks(instances: Instances, row_starts: Int64Array, row_offsets: Int6
     num_rows = int(row_offsets[-1])
     if num_rows == 0:
         return np.zeros(instances.num_windows, dtype=np.int64)
-    ends = subtree_ends(instances.parents)
-    row_ends = np.append(row_starts, num_rows)[ends]
     sizes = np.diff(row_offsets)
     num_blocks = -(-sizes // BLOCK_SIZE)
     owners = np.repeat(np.arange(instances.num_windows), num_blocks)
     number = ranges(np.zeros(len(sizes), dtype=np.int64), num_blocks)
     block_starts = row_offsets[owners] + number * BLOCK_SIZE
-    farthest = np.maximum.reduceat(np.repeat(row_ends, instances.lengths), block_starts)
+    block_ends = np.minimum(block_starts + BLOCK_SIZE, row_offsets[owners + 1])
+    # The rows of an instance end together, so the farthest end is that of an instance in the block.
+    filled = instances.lengths > 0
+    starts = row_starts[filled]
+    row_ends = np.append(row_starts, num_rows)[instances.subtree_ends[filled]]
+    firsts = np.searchsorted(starts, block_starts, side="right") - 1
+    stops = np.searchsorted(starts, block_ends, side="left")
+    spanned = np.stack((firsts, stops), axis=1).ravel()
+    farthest = np.maximum.reduceat(np.append(row_ends, 0), spanned)[::2]
     spans = -(-(farthest - row_offsets[owners]) // BLOCK_SIZE) - number
     return np.bincount(owners, weights=spans, minlength=instances.num_windows).astype(np.int64)
 

@@ -195,7 +195,7 @@ def ingest_splits(plan: IngestPlan, directory: Path, *, workers: int, listener: 
         (directory / "splits" / f"{number:05d}", [plan.sources[source] for source in split], plan.tokenizer)
         for number, split in enumerate(plan.splits)
     ]
-    open_jobs = [job for job in jobs if read_receipt(job[0]) is None]
+    open_jobs = [job for job in jobs if (read_receipt(job[0]) or {}).get("sources") != _names(job[1])]
     done = len(jobs) - len(open_jobs)
     run = functools.partial(_read_split, options=plan.options, corpus=plan.corpus)
     for _ in _run(run, open_jobs, workers):
@@ -203,6 +203,10 @@ def ingest_splits(plan: IngestPlan, directory: Path, *, workers: int, listener: 
         listener.progress("read", done, len(jobs))
     receipts = [read_receipt(job[0]) for job in jobs]
     return [receipt for receipt in receipts if receipt is not None]
+
+
+def _names(sources: Sequence[Source]) -> list[str]:
+    return [source.name for source in sources]
 
 
 def _run(function: Any, jobs: Sequence[Any], workers: int) -> Iterator[None]:
@@ -267,6 +271,7 @@ def _read_split(
     write_receipt(
         directory,
         {
+            "sources": _names(sources),
             "records": counts.records,
             "bad_records": bad.count,
             "bad": [list(entry) for entry in bad.first],
