@@ -74,10 +74,22 @@ class Supervision:
 
     def _runs_within(self, examples: Int64Array, lows: Int64Array, highs: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return the half-open range of run indices that meet each range of targets."""
-        width = int(max(self.runs.max(initial=0), highs.max(initial=0), 0)) + 2
+        firsts, stops = self.run_offsets[examples], self.run_offsets[examples + 1]
+        if len(self.runs) == 0:
+            return firsts, stops
+        # Nearly always a range meets all of its example's runs; only the others are searched for.
+        inner_first = self.runs[np.minimum(firsts, len(self.runs) - 1), 1] > lows
+        inner_last = self.runs[np.maximum(stops - 1, 0), 0] < highs
+        hard = np.flatnonzero((stops > firsts) & ~(inner_first & inner_last))
+        if len(hard) == 0:
+            return firsts, stops
+        width = int(max(self.runs.max(), highs.max())) + 2
         if len(self.weights) * width >= 2**63:
             raise OverflowError("examples x longest example must stay below 2**63")
-        owners = np.repeat(np.arange(len(self.weights)), np.diff(self.run_offsets))
-        firsts = np.searchsorted(owners * width + self.runs[:, 1], examples * width + lows, side="right")
-        stops = np.searchsorted(owners * width + self.runs[:, 0], examples * width + highs, side="left")
-        return np.maximum(firsts, self.run_offsets[examples]), np.maximum(stops, self.run_offsets[examples])
+        owners = np.repeat(np.arange(len(self.weights)), np.diff(self.run_offsets)) * width
+        bases = examples[hard] * width
+        after = np.searchsorted(owners + self.runs[:, 1], bases + lows[hard], side="right")
+        before = np.searchsorted(owners + self.runs[:, 0], bases + highs[hard], side="left")
+        firsts[hard] = np.maximum(after, firsts[hard])
+        stops[hard] = np.maximum(before, firsts[hard])
+        return firsts, stops

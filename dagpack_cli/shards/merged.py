@@ -17,7 +17,7 @@ from dagpack_cli.packing.pieces import Pieces, RowForest
 from dagpack_cli.packing.placement import Placement
 from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.shards.window import Instances, WindowRows, fill_rows, ranges
-from dagpack_cli.trie import Engine, Trie, stored_weights, sweep_weights
+from dagpack_cli.trie import Engine, Trie, sweep_weights
 
 __all__ = ["MergedWindows", "RowTotals", "row_totals", "state_totals"]
 
@@ -31,12 +31,12 @@ class RowTotals:
 
     Attributes:
         counts: shape (num_rows,), int32.
-        weights: shape (num_rows,), float64.
+        weights: shape (num_rows,), float32.
         supervised: shape (num_rows,), int64.
     """
 
     counts: Int32Array
-    weights: npt.NDArray[np.float64]
+    weights: npt.NDArray[np.float32]
     supervised: Int64Array
 
 
@@ -53,7 +53,9 @@ def row_totals(rows: RowForest, pieces: Pieces, supervision: Supervision, engine
     return RowTotals(
         counts=np.repeat(counts, rows.forest.lengths).astype(np.int32),
         weights=sweep_weights(starts, ends, nodes, runs, offsets, weights, engine=engine),
-        supervised=sweep_weights(starts, ends, nodes, runs, offsets, ones, engine=engine).astype(np.int64),
+        supervised=sweep_weights(starts, ends, nodes, runs, offsets, ones, dtype=np.float64, engine=engine).astype(
+            np.int64
+        ),
     )
 
 
@@ -62,7 +64,7 @@ def state_totals(rows: RowForest, trie: Trie) -> RowTotals:
     tokens = ranges(rows.token_starts, rows.forest.lengths)
     return RowTotals(
         counts=np.repeat(trie.counts[rows.trie_nodes], rows.forest.lengths),
-        weights=trie.weights[tokens].astype(np.float64),
+        weights=trie.weights[tokens],
         supervised=trie.supervised[tokens].astype(np.int64),
     )
 
@@ -150,7 +152,7 @@ class MergedWindows:
 
     def _shares(
         self, first: int, last: int, instances: Instances, nodes: Int64Array
-    ) -> tuple[Int64Array, npt.NDArray[np.float64], Int64Array]:
+    ) -> tuple[Int64Array, npt.NDArray[np.float32], Int64Array]:
         """Return counts per instance, weights per row and supervised pairs per window, of the windows' own pieces."""
         chosen = self._piece_order[self._piece_bounds[first] : self._piece_bounds[last]]
         width = len(self._rows.forest.parents)
@@ -187,21 +189,21 @@ class MergedWindows:
             instances,
             self._tokens,
             counts=np.where(owned, totals.counts[rows], 0).astype(np.int32),
-            weights=np.where(owned, totals.weights[rows], 0.0),
+            weights=np.where(owned, totals.weights[rows], np.float32(0)),
             owned=owned,
             num_supervised=np.bincount(row_windows, weights=supervised, minlength=instances.num_windows).astype(
                 np.int64
             ),
         )
 
-    def _own(self, instances: Instances, nodes: Int64Array, weights: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    def _own(self, instances: Instances, nodes: Int64Array, weights: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
         """Return the first row of each kind whose weight is not 0, else the first; and remember it."""
         owned = np.ones(len(weights), dtype=bool)
         repeated = self._repeats[nodes]
         lengths = instances.lengths[repeated]
         at = ranges((np.cumsum(instances.lengths) - instances.lengths)[repeated], lengths)
         rows = ranges(self._row_bases[nodes[repeated]], lengths)
-        open_rows = (stored_weights(weights[at]) != 0) | ~self._trained_somewhere[rows]
+        open_rows = (weights[at] != 0) | ~self._trained_somewhere[rows]
         open_rows &= ~self._owned_elsewhere[rows]
         candidates = np.flatnonzero(open_rows)
         _, firsts = np.unique(rows[candidates], return_index=True)
@@ -228,7 +230,7 @@ class MergedWindows:
             instances, nodes, _ = self._instances(first, last)
             _, weights, _ = self._shares(first, last, instances, nodes)
             rows = ranges(self._row_bases[nodes], instances.lengths)
-            trained[rows[stored_weights(weights) != 0]] = True
+            trained[rows[weights != 0]] = True
         return trained
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.trie import stored_weights
+from dagpack_cli.trie import check_weights
 
 __all__ = ["BLOCK_SIZE", "ROW_COLUMNS", "Instances", "WindowRows", "chain_blocks", "fill_rows", "ranges"]
 
@@ -119,7 +119,7 @@ def fill_rows(
     tokens: Int32Array,
     *,
     counts: Int32Array,
-    weights: npt.NDArray[np.float64],
+    weights: npt.NDArray[np.float32],
     owned: npt.NDArray[np.bool_],
     num_supervised: Int64Array,
 ) -> WindowRows:
@@ -129,11 +129,11 @@ def fill_rows(
         instances: of whole windows.
         tokens: shape (num_tokens,), int32; the trie's tokens.
         counts: shape (num_rows,), int32; aligned with the rows of the instances in order.
-        weights: shape (num_rows,), float64; likewise.
+        weights: shape (num_rows,), float32; likewise.
         owned: shape (num_rows,), bool; likewise.
         num_supervised: shape (num_windows,).
 
-    Time and memory O(rows); vectorised. Weights are rounded to float32 once, here.
+    Time and memory O(rows); vectorised.
     """
     lengths = instances.lengths
     row_starts = np.cumsum(lengths) - lengths
@@ -154,7 +154,7 @@ def fill_rows(
     edges = lengths * (instances.depths + 1) + lengths * (lengths - 1) // 2
     edge_sums = np.concatenate(([0], np.cumsum(edges)))
     bounds = np.searchsorted(instances.windows, np.arange(instances.num_windows + 1))
-    stored = stored_weights(weights)
+    check_weights(weights)
     row_windows = np.repeat(np.arange(instances.num_windows, dtype=np.int32), row_counts)
     return WindowRows(
         row_offsets=row_offsets,
@@ -164,10 +164,10 @@ def fill_rows(
         parents=parents,
         counts=counts,
         segments=np.repeat(instances.segments.astype(np.int32), lengths),
-        weights=stored,
+        weights=weights,
         owned=owned,
         num_supervised=num_supervised,
-        weight_sum=np.bincount(row_windows, weights=stored, minlength=instances.num_windows).astype(np.float64),
+        weight_sum=np.bincount(row_windows, weights=weights, minlength=instances.num_windows).astype(np.float64),
         attention_edges=edge_sums[bounds[1:]] - edge_sums[bounds[:-1]],
         blocks=_tree_blocks(instances, row_starts, row_offsets),
     )

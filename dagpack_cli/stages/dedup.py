@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,11 @@ from dagpack_cli.trie import (
     Engine,
     Trie,
     build_trie,
+    check_weights,
     count_transitions,
     markov_conflicts,
     merge_states,
     save_trie,
-    stored_weights,
     sweep_weights,
 )
 
@@ -267,9 +267,8 @@ def _partition_trie(
         supervision.weights[order],
         engine=engine,
     )
-    with np.errstate(over="ignore"):  # checked below
-        trie.weights[:] = stored_weights(sums)
-    return trie, ends, conflicts
+    check_weights(sums)
+    return replace(trie, weights=sums), ends, conflicts
 
 
 def _gather(examples: Examples, chosen: Int64Array, root: int | None) -> tuple[npt.NDArray[np.int32], Int64Array]:

@@ -11,18 +11,18 @@ from dagpack_cli.trie.nodes import Trie, build_trie
 from dagpack_cli.trie.order import Engine
 from dagpack_cli.trie.state import Transitions, count_transitions, markov_conflicts, merge_states
 from dagpack_cli.trie.store import open_trie, save_trie
-from dagpack_cli.trie.weights import stored_weights, sweep_weights
+from dagpack_cli.trie.weights import check_weights, sweep_weights
 
 __all__ = [
     "Engine",
     "Transitions",
     "Trie",
     "build_trie",
+    "check_weights",
     "count_transitions",
     "markov_conflicts",
     "merge_states",
     "open_trie",
     "save_trie",
-    "stored_weights",
     "sweep_weights",
 ]

@@ -231,14 +231,12 @@ def sweep_weights(
     example_runs: Int64Array,
     run_offsets: Int64Array,
     example_weights: npt.NDArray[np.float64],
-    total: int,
-    deepest: int,
-) -> npt.NDArray[np.float64]:
-    """Compiled twin of `dagpack_cli.trie.weights.sweep_weights`."""
-    sums = np.zeros(total, dtype=np.float64)
-    path = np.zeros(deepest, dtype=np.float64)
+    path: npt.NDArray[np.float64],
+    sums: npt.NDArray[Any],
+) -> None:
+    """Compiled twin of `dagpack_cli.trie.weights.sweep_weights`; ``path`` is its accumulator, all 0."""
     example = len(example_nodes)
-    stop = total
+    stop = len(sums)
     for node in range(len(starts) - 1, -1, -1):
         while example > 0 and example_nodes[example - 1] == node:
             example -= 1
@@ -249,4 +247,3 @@ def sweep_weights(
             stop -= 1
             sums[stop] = path[depth]
             path[depth] = 0.0
-    return sums

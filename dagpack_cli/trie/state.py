@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from dagpack_cli.preorder import subtree_ends
 from dagpack_cli.trie.nodes import Trie, narrow
-from dagpack_cli.trie.weights import stored_weights
+from dagpack_cli.trie.weights import check_weights
 
 __all__ = ["Transitions", "count_transitions", "markov_conflicts", "merge_states"]
 
@@ -200,9 +200,12 @@ def _compress(
     node_of = np.cumsum(~joins) - 1
     lasts = np.append(heads[1:], num)[: len(heads)] - 1
     parents = np.where(parent[heads] >= 0, node_of[np.maximum(parent[heads], 0)], -1).astype(np.int32)
+    with np.errstate(over="ignore"):
+        stored = weights.astype(np.float32)
+    check_weights(stored)
     return Trie(
         tokens=tokens,
-        weights=stored_weights(weights),
+        weights=stored,
         offsets=np.append(heads, num).astype(np.int64),
         parents=parents,
         depths=narrow(depth[heads]),

@@ -8,15 +8,18 @@ formed, so nothing cancels, and the order of the additions is a function of the 
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.errors import DataError
 from dagpack_cli.trie.order import Engine, uses_kernels
 
-__all__ = ["stored_weights", "sweep_weights"]
+__all__ = ["check_weights", "sweep_weights"]
 
 Int64Array = npt.NDArray[np.int64]
+Sum = TypeVar("Sum", np.float32, np.float64)
 
 
 def sweep_weights(
@@ -27,9 +30,10 @@ def sweep_weights(
     run_offsets: Int64Array,
     example_weights: npt.NDArray[np.float64],
     *,
+    dtype: type[Sum] = np.float32,  # type: ignore[assignment]  # what nearly every caller stores
     engine: Engine = "auto",
-) -> npt.NDArray[np.float64]:
-    """Return the summed weight of every position of every node, node after node.
+) -> npt.NDArray[Sum]:
+    """Return the summed weight of every position of every node, node after node: rounded once, at the end.
 
     The nodes may be those of one trie or of many windows one after the other: all that matters is
     that children follow their parents and that nothing else stands between a node and its subtree.
@@ -43,29 +47,29 @@ def sweep_weights(
             the example's node.
         run_offsets: shape (num_examples + 1,), int64, into ``example_runs``.
         example_weights: shape (num_examples,), float64.
+        dtype: of the result, float32 or float64; sums are always kept in float64.
         engine: ``numpy`` and ``numba`` give the same bits.
 
     Returns:
-        shape (sum(ends - starts),), float64.
+        shape (sum(ends - starts),), of ``dtype``; infinite where a sum is beyond it (see `check_weights`).
 
     Time O(nodes + positions + positions in runs); memory 8 bytes x the deepest path beyond the result.
     """
-    total = int((ends - starts).sum())
+    sums = np.empty(int((ends - starts).sum()), dtype=dtype)
     covered = int((example_runs[:, 1] - example_runs[:, 0]).sum()) if len(example_runs) else 0
     deepest = int(ends.max(initial=0))
-    if uses_kernels(engine, total + covered, len(starts) + len(example_nodes)):
+    if uses_kernels(engine, len(sums) + covered, len(starts) + len(example_nodes)):
         from dagpack_cli.trie import kernels
 
-        return kernels.sweep_weights(
-            starts, ends, example_nodes, example_runs, run_offsets, example_weights, total, deepest
-        )
-    sums = np.zeros(total, dtype=np.float64)
+        path = np.zeros(deepest, dtype=np.float64)
+        kernels.sweep_weights(starts, ends, example_nodes, example_runs, run_offsets, example_weights, path, sums)
+        return sums
     path = np.zeros(deepest, dtype=np.float64)
     runs = example_runs.tolist()
     bounds = run_offsets.tolist()
     nodes = example_nodes.tolist()
     weights = example_weights.tolist()
-    example, stop = len(nodes), total
+    example, stop = len(nodes), len(sums)
     for node in range(len(starts) - 1, -1, -1):
         while example and nodes[example - 1] == node:
             example -= 1
@@ -73,26 +77,19 @@ def sweep_weights(
                 path[low:high] += weights[example]
         start, end = int(starts[node]), int(ends[node])
         if end > start:
-            sums[stop - (end - start) : stop] = path[start:end]
+            with np.errstate(over="ignore"):
+                sums[stop - (end - start) : stop] = path[start:end]
             path[start:end] = 0
             stop -= end - start
     return sums
 
 
-def stored_weights(sums: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
-    """Return summed weights as they are stored, rounded once to float32.
-
-    Raises:
-        DataError: a sum is beyond float32; one that is stored as infinite would poison every loss.
-    """
-    with np.errstate(over="ignore"):
-        stored = sums.astype(np.float32)
-    if not np.isfinite(stored).all():
-        largest = float(np.abs(sums).max())
+def check_weights(weights: npt.NDArray[np.float32]) -> None:
+    """Raise `DataError` where a summed weight is beyond float32: one infinite weight poisons every loss."""
+    if not np.isfinite(weights).all():
         raise DataError(
             "weights",
-            f"the sum for a pair is {largest:.3g}",
-            f"at most {float(np.finfo(np.float32).max):.3g}, the largest float32",
+            "the sum for a pair is too large for float32",
+            f"at most {float(np.finfo(np.float32).max):.3g}",
             hint="divide every weight by the same number",
         )
-    return stored
