@@ -15,6 +15,7 @@ setup: $(READY) ## Make the virtual environment
 
 $(READY): pyproject.toml Makefile
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
 	touch $(READY)
 
@@ -24,6 +25,10 @@ demo: $(READY) ## Build the fixtures and look at the result
 	$(BIN)/dagpack stats out
 	$(BIN)/dagpack show out --first-row 5800 --rows 24
 	$(BIN)/dagpack verify out
+	rm -rf out1k
+	$(BIN)/dagpack pack out out1k --seq-len 1024 --on-long split
+	$(BIN)/dagpack train --shards out1k --run out1k/run --width 64 --heads 2 --feed-forward 128 --layers 2 \
+		--learning-rate 3e-3 --batch-size 4
 
 test: $(READY) ## Run every test
 	$(BIN)/python -m pytest -n auto --quiet
@@ -35,7 +40,6 @@ check: $(READY) ## Lint, types, format and tests
 	$(BIN)/python -m pytest -n auto --quiet
 
 bench: $(READY) ## Print ratios against named alternatives on the same data
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python -m tests.bench
 
@@ -44,4 +48,4 @@ format: $(READY) ## Format the code
 	$(BIN)/ruff check --fix .
 
 clean: ## Remove everything that was made here
-	rm -rf $(VENV) out .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) out out1k .bench .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -93,6 +93,15 @@ class Format(StrEnum):
     CHAT = "chat"
     PRETOKENISED = "pretokenised"
     TRANSITIONS = "transitions"
+
+
+class Precision(StrEnum):
+    """What activations are computed in."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT64 = "float64"
 
 
 class Engine(StrEnum):
@@ -472,6 +481,66 @@ def export(
             _print_lines(exporting.export_sequences(generation.path, manifest))
         else:
             _print_lines(exporting.export_examples(generation.path, manifest))
+
+
+@app.command()
+def train(
+    shards: Annotated[list[Path], typer.Option("--shards", metavar="OUT", help="An output of build. May be repeated.")],
+    run: Annotated[
+        Path | None,
+        typer.Option("--run", metavar="DIR", help="Folder for steps.jsonl and checkpoints; else steps go to stdout."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in --run.")] = False,
+    objective: ObjectiveOpt = None,
+    epochs: Annotated[int, typer.Option("--epochs", help="Passes over the windows, without --steps.")] = 1,
+    steps: Annotated[int | None, typer.Option("--steps", help="Optimiser steps in all.")] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Most windows of a forward pass.")] = 1,
+    max_cells: Annotated[int | None, typer.Option("--max-cells", help="Most cells of a forward pass.")] = None,
+    accumulate: Annotated[int, typer.Option("--accumulate", help="Forward passes of a step.")] = 1,
+    learning_rate: Annotated[float, typer.Option("--learning-rate", help="The highest.")] = 3e-4,
+    warmup_steps: Annotated[int, typer.Option("--warmup-steps", help="Steps in which it rises.")] = 0,
+    weight_decay: Annotated[float, typer.Option("--weight-decay", help="Of AdamW.")] = 0.1,
+    clip: Annotated[float, typer.Option("--clip", help="Largest gradient norm; 0 for none.")] = 1.0,
+    validate_every: Annotated[int, typer.Option("--validate-every", help="Steps between; 0: at the end.")] = 0,
+    checkpoint_every: Annotated[int, typer.Option("--checkpoint-every", help="Steps between; 0: at the end.")] = 0,
+    width: Annotated[int, typer.Option("--width", help="Of the built-in decoder.")] = 256,
+    heads: Annotated[int, typer.Option("--heads", help="Of its attention.")] = 4,
+    feed_forward: Annotated[int, typer.Option("--feed-forward", help="Its inner width.")] = 768,
+    layers: Annotated[int, typer.Option("--layers", help="Its depth.")] = 4,
+    precision: Annotated[Precision, typer.Option("--precision", help="Of activations.")] = Precision.AUTO,
+    device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
+    seed: Annotated[int, typer.Option("--seed", help="Of the order and the first weights.")] = 0,
+    workers: Annotated[int, typer.Option("--workers", help="Processes that read ahead.")] = 0,
+    quiet: QuietOpt = False,
+) -> None:
+    """Train the built-in decoder on shards: supervised, exact, on a CPU or a GPU."""
+    values = dict(locals())
+    from dagpack_cli import training
+
+    if resume and run is None:
+        raise UsageError("--resume", "no --run is given", "the folder of the run to go on with", hint="--run DIR")
+    console = Console(quiet=quiet)
+    chosen: Literal["counted", "unique"] | None = None
+    if objective is not None:
+        chosen = "unique" if objective is Objective.UNIQUE else "counted"
+    windows = training.PackedWindows(*shards, objective=chosen)
+    has_val = all("val" in training.PackedWindows(out).manifest.partitions for out in shards)
+    names = training.TrainOptions.__dataclass_fields__.keys() & values.keys()
+    result = training.train(
+        windows,
+        training.DecoderConfig(
+            vocab_size=windows.vocab_size, width=width, heads=heads, feed_forward=feed_forward, layers=layers
+        ),
+        training.TrainOptions(**{name: values[name] for name in names} | {"precision": precision.value}),
+        val=training.PackedWindows(*shards, partition="val", objective=chosen) if has_val else None,
+        run=run,
+        resume=resume,
+        log=None if run is not None else sys.stdout,
+        listener=console,
+    )
+    console.close()
+    if not quiet:
+        print(training.summary(result), file=sys.stderr if run is None else sys.stdout)
 
 
 @app.command()

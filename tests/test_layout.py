@@ -33,6 +33,7 @@ ROOMS = [
     "verify",
     "export",
     "show",
+    "training",
     "console",
     "cli",
 ]

@@ -5,6 +5,7 @@ RowForest + Placement + Pieces -> merged.MergedWindows -----\
 parquet | npy -> window.WindowRows                             (for verify, export, show and training)
 """
 
+from dagpack_cli.shards.access import WindowReader
 from dagpack_cli.shards.files import read_shard, windows_per_file, write_shards
 from dagpack_cli.shards.merged import MergedWindows, RowTotals, row_totals, state_totals
 from dagpack_cli.shards.unmerged import UnmergedWindows
@@ -15,6 +16,7 @@ __all__ = [
     "MergedWindows",
     "RowTotals",
     "UnmergedWindows",
+    "WindowReader",
     "WindowRows",
     "chain_blocks",
     "read_shard",

@@ -18,10 +18,9 @@ import pyarrow.parquet as pq
 from dagpack_cli.errors import DamageError
 from dagpack_cli.shards.window import ROW_COLUMNS, WindowRows
 
-__all__ = ["SUFFIX", "read_parquet", "write_parquet"]
+__all__ = ["read_parquet", "windows_per_group", "write_parquet"]
 
-SUFFIX = ".parquet"
-_GROUP_ROWS = 1 << 19  # rows of windows in a row group: what a reader decodes at a time
+_GROUP_ROWS = 1 << 16  # rows in a row group: what a reader that jumps about decodes for one window
 _SCALARS = {
     "num_rows": pa.int32(),
     "num_supervised": pa.int64(),
@@ -38,6 +37,11 @@ def _schema(metadata: Mapping[str, str]) -> pa.Schema:
     ]
     fields += [pa.field(name, kind, nullable=False) for name, kind in _SCALARS.items()]
     return pa.schema(fields, metadata=dict(metadata))
+
+
+def windows_per_group(seq_len: int) -> int:
+    """Return the fixed number of windows of a row group: a function of ``seq_len`` alone."""
+    return max(1, _GROUP_ROWS // seq_len)
 
 
 def write_parquet(
@@ -58,7 +62,7 @@ def write_parquet(
     pq.write_table(
         pa.Table.from_arrays(columns, schema=schema),
         path,
-        row_group_size=max(1, _GROUP_ROWS // seq_len),
+        row_group_size=windows_per_group(seq_len),
         compression="zstd",
         compression_level=compression_level,
         use_dictionary=False,
@@ -68,14 +72,19 @@ def write_parquet(
     )
 
 
-def read_parquet(path: Path) -> WindowRows:
+def read_parquet(path: Path, group: int | None = None) -> WindowRows:
     """Return the windows of a Parquet shard.
+
+    Args:
+        path: the file.
+        group: the row group to read; all of them where it is None.
 
     Raises:
         DamageError: unreadable, a page checksum that differs, or not the columns of a shard.
     """
     try:
-        table = pq.read_table(path, page_checksum_verification=True, use_threads=False, partitioning=None)
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            table = file.read(use_threads=False) if group is None else file.read_row_group(group, use_threads=False)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise DamageError(str(path), "the file is missing", hint=_HINT) from None

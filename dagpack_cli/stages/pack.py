@@ -471,6 +471,7 @@ def _summary(
         "pairs": report.counts,
         "supervised_pairs": report.num_supervised,
         "weight_sum": report.weight_sum,
+        "negative_weights": bool((partition.ends.supervision.weights < 0).any()),
         "attention_edges": report.attention_edges,
         "blocks": report.blocks,
         "bound": {

@@ -1,0 +1,47 @@
+"""Training on shards: a reader, masks, a loss, a small model and a loop. The only rooms that import torch.
+
+out/ -> reader.PackedWindows -> reader.PackedLoader -> batch of tensors
+batch["subtree_ends"] -> masks.tree_block_mask | tree_bool_mask | tree_additive_mask
+model(batch, mask) -> logits -> loss.weighted_loss(logits, targets, weights, denominator)
+loop.train puts these together; every piece works alone, in a loop of your own.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from dagpack_cli.errors import UsageError
+
+if find_spec("torch") is None:
+    raise UsageError("training", "torch is not installed", "torch 2.9 to 2.15", hint="pip install 'dagpack-cli[train]'")
+
+from dagpack_cli.training.loop import TrainOptions, summary, train
+from dagpack_cli.training.loss import weighted_loss
+from dagpack_cli.training.masks import (
+    allowed,
+    subtree_ends,
+    tree_additive_mask,
+    tree_block_mask,
+    tree_bool_mask,
+    tree_mask_mod,
+)
+from dagpack_cli.training.model import Decoder, DecoderConfig
+from dagpack_cli.training.reader import PackedLoader, PackedWindows, collate
+
+__all__ = [
+    "Decoder",
+    "DecoderConfig",
+    "PackedLoader",
+    "PackedWindows",
+    "TrainOptions",
+    "allowed",
+    "collate",
+    "subtree_ends",
+    "summary",
+    "train",
+    "tree_additive_mask",
+    "tree_block_mask",
+    "tree_bool_mask",
+    "tree_mask_mod",
+    "weighted_loss",
+]

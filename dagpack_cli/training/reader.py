@@ -1,0 +1,413 @@
+"""From shards to batches: a map-style dataset of windows, and a loader whose order is a pure function.
+
+The order of an epoch depends on (seed, epoch) alone, and a position in it is one number: so a run can
+stop anywhere and go on, with other workers or another number of ranks, and every window is used once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from dagpack_cli.errors import DamageError, MismatchError, UsageError
+from dagpack_cli.manifest import Manifest
+from dagpack_cli.preorder import subtree_ends
+from dagpack_cli.shards import WindowReader
+from dagpack_cli.storage import Generation, open_current
+from dagpack_cli.verify import check_files
+
+__all__ = ["IGNORED_TARGET", "PackedLoader", "PackedWindows", "collate"]
+
+Batch = dict[str, Any]
+IGNORED_TARGET = -100  # what torch's cross entropy leaves out
+EMPTY = -1  # the number of a window without rows, which fills the last step of an epoch
+
+
+class PackedWindows(Dataset[dict[str, Any]]):
+    """The windows of one build, or of several that fit one another, as a map-style dataset.
+
+    ``windows[i]`` is a dict of numpy arrays (n,): ``inputs, targets, depths, parents, counts, segments,
+    weights`` (as the objective has them), ``owned, subtree_ends``, and the numbers ``num_rows, window,
+    denominator``. The generation stays in place while the dataset lives.
+
+    Args:
+        outs: output directories.
+        partition: train or val.
+        objective: ``counted`` uses weights as they are, ``unique`` gives each transition one vote; None
+            takes the builds' own.
+        checksums: read every byte of the builds first and compare it with the manifest.
+
+    Raises:
+        NoInputError: nothing is published there.
+        MismatchError: builds with different tokenizers, lengths, partitions or objectives.
+        DamageError: a file has another size, or with ``checksums`` another content, than was written.
+        UsageError: no such partition, or ``unique`` with negative weights.
+    """
+
+    def __init__(
+        self,
+        *outs: Path | str,
+        partition: str = "train",
+        objective: Literal["counted", "unique"] | None = None,
+        checksums: bool = False,
+    ) -> None:
+        if not outs:
+            raise UsageError("PackedWindows", "no directory", "at least one output of dagpack build")
+        self._generations: list[Generation] | None = [open_current(Path(out)) for out in outs]
+        paths = [generation.path for generation in self._generations]
+        manifests = [
+            Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
+            for generation in self._generations
+        ]
+        self.partition = partition
+        self.manifest = manifests[0]
+        _check_alike(paths, manifests, partition, objective)
+        self.objective = objective or self.manifest.pack.objective
+        packing = [manifest.packing[partition] for manifest in manifests]
+        self.negative_weights = any(part["negative_weights"] for part in packing)
+        if self.negative_weights and self.objective == "unique":
+            raise UsageError("--objective unique", "some example weights are negative", hint="--objective counted")
+        for path, manifest in zip(paths, manifests, strict=True):
+            _check_files(path, manifest, checksums=checksums)
+        self._readers = [
+            WindowReader([path / name for name in manifest.shards(partition)], self.seq_len, part["windows"])
+            for path, manifest, part in zip(paths, manifests, packing, strict=True)
+        ]
+        self._ends = np.cumsum([len(reader) for reader in self._readers])
+        self.fingerprints = [manifest.fingerprint for manifest in manifests]
+
+    @property
+    def seq_len(self) -> int:
+        """Most rows of a window."""
+        return self.manifest.pack.seq_len
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return self.manifest.vocab_size
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What every batch carries: where its windows come from."""
+        return {
+            "partition": self.partition,
+            "tokenizer_sha256": self.manifest.tokenizer["sha256"],
+            "fingerprints": self.fingerprints,
+            "objective": self.objective,
+        }
+
+    def __len__(self) -> int:
+        """Return the number of windows."""
+        return int(self._ends[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the locks behind: a worker reads while its parent holds them."""
+        return self.__dict__ | {"_generations": None}
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """Return a window; -1 is a window without rows."""
+        if number == EMPTY:
+            return _empty_window()
+        build = int(np.searchsorted(self._ends, number, side="right"))
+        if not 0 <= number < len(self):
+            raise IndexError(f"window {number} of {len(self)}")
+        window = self._readers[build][number - int(self._ends[build] - len(self._readers[build]))]
+        weights = window["weights"]
+        if self.objective == "unique":
+            weights = (window["owned"] & (weights != 0)).astype(np.float32)
+        denominator = window["num_supervised"] if self.negative_weights else weights.sum(dtype=np.float64)
+        return window | {
+            "weights": weights,
+            "subtree_ends": subtree_ends(window["parents"]),
+            "num_rows": len(weights),
+            "window": number,
+            "denominator": float(denominator),
+        }
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        """Return several windows."""
+        return [self[number] for number in numbers]
+
+
+def _check_alike(paths: list[Path], manifests: list[Manifest], partition: str, objective: str | None) -> None:
+    first = manifests[0]
+    for path, manifest in zip(paths, manifests, strict=True):
+        if partition not in manifest.packing:
+            raise UsageError(
+                f"partition {partition}",
+                f"{path} has {', '.join(manifest.partitions)}",
+                hint="build with --val-fraction to have one",
+            )
+        facts = {
+            "tokenizer": (manifest.tokenizer["sha256"], first.tokenizer["sha256"]),
+            "vocabulary size": (manifest.vocab_size, first.vocab_size),
+            "seq-len": (manifest.pack.seq_len, first.pack.seq_len),
+        }
+        if objective is None:
+            facts["objective"] = (manifest.pack.objective, first.pack.objective)
+        for name, (found, expected) in facts.items():
+            if found != expected:
+                where = f"{expected}, as {paths[0]} has"
+                raise MismatchError(str(path), f"{name} {found}", where, hint="build them alike")
+
+
+def _check_files(path: Path, manifest: Manifest, *, checksums: bool) -> None:
+    if checksums:
+        for _, failure in check_files(path, manifest.files):
+            if failure:
+                raise DamageError(*failure.split(": ", 1))
+        return
+    for entry in manifest.files:
+        file = path / entry.path
+        size = file.stat().st_size if file.is_file() else None
+        if size != entry.size:
+            found = "the file is missing" if size is None else f"{size:,} bytes"
+            raise DamageError(str(file), found, f"{entry.size:,} bytes as the manifest says")
+
+
+def _empty_window() -> dict[str, Any]:
+    ints = np.zeros(0, dtype=np.int32)
+    columns = dict.fromkeys(("inputs", "targets", "depths", "parents", "counts", "segments", "subtree_ends"), ints)
+    return columns | {
+        "weights": np.zeros(0, dtype=np.float32),
+        "owned": np.zeros(0, dtype=bool),
+        "num_supervised": 0,
+        "weight_sum": 0.0,
+        "num_rows": 0,
+        "window": EMPTY,
+        "denominator": 0.0,
+    }
+
+
+def collate(windows: Sequence[Mapping[str, Any]], length: int | None = None) -> Batch:
+    """Return windows as one batch of tensors, padded to a length.
+
+    Args:
+        windows: of `PackedWindows`.
+        length: of the rows; the longest window's where it is None. A GPU wants one length, a multiple of 128.
+
+    Returns:
+        ``input_ids, targets, position_ids`` int64 (pads 0, -100, 0), ``parents`` int32 (pads -1),
+        ``subtree_ends`` int32 (pads see themselves), ``segments`` int32 (pads -1), ``counts`` int32, ``weights``
+        float32, ``owned`` bool (pads 0): all (batch, length). ``num_rows``, ``window`` int64 and
+        ``denominator`` float64: (batch,).
+
+    Raises:
+        ValueError: a window is longer than ``length``.
+    """
+    longest = max((int(window["num_rows"]) for window in windows), default=0)
+    width = max(longest, 1) if length is None else length
+    if longest > width:
+        raise ValueError(f"a window of {longest} rows does not fit {width}")
+    size = (len(windows), width)
+    batch: Batch = {
+        "input_ids": torch.zeros(size, dtype=torch.int64),
+        "targets": torch.full(size, IGNORED_TARGET, dtype=torch.int64),
+        "position_ids": torch.zeros(size, dtype=torch.int64),
+        "parents": torch.full(size, -1, dtype=torch.int32),
+        "subtree_ends": torch.arange(1, width + 1, dtype=torch.int32).repeat(len(windows), 1),
+        "segments": torch.full(size, -1, dtype=torch.int32),
+        "counts": torch.zeros(size, dtype=torch.int32),
+        "owned": torch.zeros(size, dtype=torch.bool),
+        "weights": torch.zeros(size, dtype=torch.float32),
+    }
+    names = {"input_ids": "inputs", "position_ids": "depths"}
+    for row, window in enumerate(windows):
+        for name, column in batch.items():
+            values = np.ascontiguousarray(window[names.get(name, name)])
+            column[row, : len(values)] = torch.from_numpy(values.copy() if not values.flags.writeable else values)
+    for name in ("num_rows", "window"):
+        batch[name] = torch.tensor([int(window[name]) for window in windows], dtype=torch.int64)
+    batch["denominator"] = torch.tensor([float(window["denominator"]) for window in windows], dtype=torch.float64)
+    return batch
+
+
+def window_order(num_windows: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+    """Return the order of an epoch: windows sorted by a hash of (seed, epoch, window).
+
+    A hash of our own and not a library's shuffle, whose stream may change with its version.
+    """
+    with np.errstate(over="ignore"):
+        keys = np.arange(num_windows, dtype=np.uint64)
+        for salt in (seed, epoch):
+            keys = _mix(keys ^ _mix(np.full(num_windows, salt % 2**64, dtype=np.uint64)))
+    return np.argsort(keys, kind="stable")
+
+
+def _mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return well-spread 64-bit numbers, one for one (the finaliser of splitmix64)."""
+    mixed = values + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)), dtype=np.uint64)
+
+
+class PackedLoader:
+    """Batches of windows: shuffled, sharded over ranks, resumable to the batch.
+
+    Every rank takes the same number of steps an epoch, and every window is in exactly one batch of one
+    rank: what the last step lacks are windows without rows and of weight 0. A single process keeps a
+    smaller last batch instead, unless ``fill`` asks for equal shapes.
+
+    Args:
+        windows: the dataset.
+        batch_size: most windows of a batch, on each rank.
+        max_cells: most cells (windows x length) of a batch; fewer windows are taken to keep it.
+        length: rows of every batch; None pads each batch to its longest window.
+        shuffle: whether the order is mixed; else it is that of the shards.
+        seed: of the order.
+        rank, world: of this process; by default what torch.distributed says, else 0 and 1.
+        workers: processes that read ahead; they stay for all epochs.
+        fill: whether a single process fills its last batch too.
+        pin_memory: for copying to a GPU while it computes.
+
+    ``state_dict`` says where the loader stands: after the last batch that was handed out. It is the same
+    on every rank, and may be loaded with other ``workers``, ``world`` or ``batch_size``.
+    """
+
+    def __init__(
+        self,
+        windows: PackedWindows,
+        batch_size: int = 1,
+        *,
+        max_cells: int | None = None,
+        length: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        rank: int | None = None,
+        world: int | None = None,
+        workers: int = 0,
+        fill: bool = False,
+        pin_memory: bool = False,
+    ) -> None:
+        self.windows, self.length, self.shuffle, self.seed = windows, length, shuffle, seed
+        self.rank, self.world = _place(rank, world)
+        self.batch_size = _windows_per_batch(windows, batch_size, max_cells, length)
+        self._fill = fill or self.world > 1
+        self._epoch, self._position = 0, 0
+        self._loader: DataLoader[Any] = DataLoader(
+            windows,
+            batch_sampler=self._batches(),
+            collate_fn=_Collate(length),
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=pin_memory,
+        )
+
+    def _batches(self) -> _BatchSampler:
+        return _BatchSampler(self)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch belongs to."""
+        return self._epoch
+
+    def __len__(self) -> int:
+        """Return the steps of a whole epoch: the same on every rank."""
+        return -(-len(self.windows) // (self.batch_size * self.world))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; nothing happens where the loader is already in it."""
+        if epoch != self._epoch:
+            self._epoch, self._position = epoch, 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield what is left of the current epoch, then stand at the start of the next."""
+        for batch in self._loader:
+            self._position += self.batch_size * self.world
+            if self._position >= len(self.windows):
+                self._epoch, self._position = self._epoch + 1, 0
+            yield batch | {"metadata": self.windows.metadata}
+
+    def _steps(self) -> Iterator[list[int]]:
+        """Yield the window numbers of this rank's batches from the current position on."""
+        num_windows = len(self.windows)
+        order = window_order(num_windows, self.seed, self._epoch) if self.shuffle else np.arange(num_windows)
+        for start in range(self._position, num_windows, self.batch_size * self.world):
+            low = start + self.rank * self.batch_size
+            numbers = order[low : low + self.batch_size].tolist()
+            if self._fill:
+                numbers += [EMPTY] * (self.batch_size - len(numbers))
+            yield numbers
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the loader stands, in JSON values."""
+        return {
+            "version": 1,
+            "fingerprints": self.windows.fingerprints,
+            "partition": self.windows.partition,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "epoch": self._epoch,
+            "position": self._position,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where another loader stood.
+
+        Raises:
+            MismatchError: its windows, or their order, were not these.
+        """
+        own = self.state_dict()
+        for name in ("version", "fingerprints", "partition", "seed", "shuffle"):
+            if state.get(name) != own[name]:
+                hint = "resume with the same shards and seed"
+                raise MismatchError("loader state", f"{name} {state.get(name)}", f"{own[name]}", hint=hint)
+        self._epoch, self._position = int(state["epoch"]), int(state["position"])
+
+
+class _BatchSampler:
+    """The batches of one pass over a loader's `DataLoader`; evaluated in the main process."""
+
+    def __init__(self, loader: PackedLoader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._loader._steps()
+
+
+class _Collate:
+    """`collate` with a length; a class at module level, so that workers can be sent it."""
+
+    def __init__(self, length: int | None) -> None:
+        self._length = length
+
+    def __call__(self, windows: Sequence[Mapping[str, Any]]) -> Batch:
+        return collate(windows, self._length)
+
+
+def _place(rank: int | None, world: int | None) -> tuple[int, int]:
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    world = world if world is not None else torch.distributed.get_world_size() if distributed else 1
+    rank = rank if rank is not None else torch.distributed.get_rank() if distributed else 0
+    if not 0 <= rank < world:
+        raise UsageError("rank", str(rank), f"0 to {world - 1}, of a world of {world}")
+    return rank, world
+
+
+def _windows_per_batch(windows: PackedWindows, batch_size: int, max_cells: int | None, length: int | None) -> int:
+    if batch_size < 1:
+        raise UsageError("--batch-size", str(batch_size), "at least 1")
+    width = windows.seq_len if length is None else length
+    if width < windows.seq_len:
+        raise UsageError("length", f"{width:,}", f"at least the {windows.seq_len:,} rows a window may have")
+    if max_cells is None:
+        return batch_size
+    if max_cells < width:
+        raise UsageError("--max-cells", f"{max_cells:,}", f"at least {width:,}, the cells of one window")
+    return min(batch_size, max_cells // width)
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """Return a batch with its tensors on a device; copies from pinned memory do not wait."""
+    return {
+        name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+        for name, value in batch.items()
+    }
