@@ -12,6 +12,9 @@ settings.register_profile("here", deadline=None, suppress_health_check=[HealthCh
 settings.register_profile("ci", settings.get_profile("here"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "here")
 
+# Tests run side by side, and on tiny tensors: threads of their own would only wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Every build syncs its files; thousands of tiny ones do so in memory where the machine has a place for it.
 _MEMORY = Path("/dev/shm")
 if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK):

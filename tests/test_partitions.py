@@ -25,9 +25,7 @@ examples = st.builds(
 )
 
 
-def assign(
-    corpus: list[Example], *, val_fraction: float = 0.5, seed: int = 0, virtual_root: bool = False
-) -> list[int]:
+def assign(corpus: list[Example], *, val_fraction: float = 0.5, seed: int = 0, virtual_root: bool = False) -> list[int]:
     """Return the partition of each example."""
     runs: list[tuple[int, int]] = []
     run_offsets = [0]
@@ -38,7 +36,7 @@ def assign(
             else:
                 runs.append((at, at + 1))
         run_offsets.append(len(runs))
-    return assign_partitions(
+    parts = assign_partitions(
         np.array([token for tokens, _, _ in corpus for token in tokens], dtype=np.int32),
         np.cumsum([0] + [len(tokens) for tokens, _, _ in corpus]).astype(np.int64),
         np.array(runs, dtype=np.int32).reshape(-1, 2),
@@ -47,7 +45,8 @@ def assign(
         first_target=0 if virtual_root else 1,
         val_fraction=val_fraction,
         seed=seed,
-    ).tolist()
+    )
+    return [int(part) for part in parts]
 
 
 def key(example: Example, *, virtual_root: bool) -> tuple[str, object]:
@@ -79,20 +78,24 @@ def test_an_assignment_depends_on_content_and_seed_alone(
     assert assign([corpus[at] for at in order], seed=3, virtual_root=virtual_root) == [alone[at] for at in order]
 
 
-def by_number(number: int) -> list[Example]:
-    """Return groups of two examples, made by name, by prompt, and of whole examples in turn."""
-    kinds = [
-        lambda at: [((at, 1), frozenset({1}), f"group {at}"), ((at, 2), frozenset({1}), f"group {at}")],
-        lambda at: [((at, 7, 8), frozenset({2}), None), ((at, 7, 9), frozenset({2}), None)],
-        lambda at: [((at, 3, 4), frozenset({1, 2}), None), ((at, 3, 4), frozenset({1, 2}), None)],
-    ]
-    return [example for at in range(number) for example in kinds[at % 3](at)]
+def two_of(group: int) -> list[Example]:
+    """Return a group of two examples: by name, by prompt, or equal as a whole, in turn."""
+    if group % 3 == 0:
+        return [((group, target), frozenset({1}), f"group {group}") for target in (1, 2)]
+    if group % 3 == 1:
+        return [((group, 7, target), frozenset({2}), None) for target in (1, 2)]
+    return [((group, 3, 4), frozenset({1, 2}), None)] * 2
+
+
+def groups_of_two(number: int) -> list[Example]:
+    """Return so many groups of two examples, one after the other."""
+    return [example for group in range(number) for example in two_of(group)]
 
 
 @pytest.mark.parametrize("fraction", [0.05, 0.25, 0.5, 0.9])
 def test_a_fraction_of_groups_is_kept(fraction: float) -> None:
     """Of 2,000 groups of every kind about the fraction asked for validates: within five standard deviations."""
-    parts = assign(by_number(2000), val_fraction=fraction)
+    parts = assign(groups_of_two(2000), val_fraction=fraction)
     assert parts[::2] == parts[1::2]
     deviation = (2000 * fraction * (1 - fraction)) ** 0.5
     assert abs(sum(parts[::2]) - 2000 * fraction) < 5 * deviation
@@ -100,30 +103,28 @@ def test_a_fraction_of_groups_is_kept(fraction: float) -> None:
 
 def test_seeds_choose_independently() -> None:
     """Another seed keeps other groups: two halves agree on about half of 2,000 groups, the same seed on all."""
-    first, second = (assign(by_number(2000), seed=seed)[::2] for seed in (0, 1))
+    first, second = (assign(groups_of_two(2000), seed=seed)[::2] for seed in (0, 1))
     agreeing = sum(left == right for left, right in zip(first, second, strict=True))
     assert abs(agreeing - 1000) < 5 * 500**0.5
-    assert assign(by_number(2000), seed=0)[::2] == first
+    assert assign(groups_of_two(2000), seed=0)[::2] == first
 
 
 def test_a_larger_fraction_keeps_what_a_smaller_kept() -> None:
     """Raising the fraction only adds groups, so that an earlier validation set never trains."""
-    corpus = by_number(500)
+    corpus = groups_of_two(500)
     small, large = (assign(corpus, val_fraction=fraction) for fraction in (0.1, 0.4))
     assert all(left <= right for left, right in zip(small, large, strict=True))
 
 
 def test_a_fraction_of_zero_keeps_nothing() -> None:
     """Without a validation fraction everything trains."""
-    assert not any(assign(by_number(50), val_fraction=0.0))
+    assert not any(assign(groups_of_two(50), val_fraction=0.0))
     assert PARTITIONS == ("train", "val")
 
 
 def sides(left: Example, right: Example, *, virtual_root: bool) -> set[bool]:
     """Return whether two examples are on one side, over 64 seeds."""
-    return {
-        len(set(assign([left, right], seed=seed, virtual_root=virtual_root))) == 1 for seed in range(64)
-    }
+    return {len(set(assign([left, right], seed=seed, virtual_root=virtual_root))) == 1 for seed in range(64)}
 
 
 ALWAYS, SOMETIMES = {True}, {True, False}
@@ -150,7 +151,8 @@ ALWAYS, SOMETIMES = {True}, {True, False}
         # A named group beats the tokens, and a name is not a text of tokens.
         (((1, 2), frozenset({1}), "g"), ((8, 9, 9), frozenset({2}), "g"), False, ALWAYS),
         (((1, 2), frozenset({1}), "g"), ((1, 2), frozenset({1}), "h"), False, SOMETIMES),
-        (((1, 2), frozenset({1}), "g"), ((1, 2), frozenset({1}), None), False, SOMETIMES),
+        (((97, 2), frozenset({1}), "a\0\0\0\2\0\0\0"), ((97, 2), frozenset({1}), None), False, SOMETIMES),
+        (((1, 2), frozenset({1}), "\ud800"), ((1, 2), frozenset({1}), "?"), False, SOMETIMES),
     ],
 )
 def test_what_makes_a_group(left: Example, right: Example, virtual_root: bool, expected: set[bool]) -> None:

@@ -103,7 +103,8 @@ def rows_of(forest: RowForest, tokens: npt.NDArray[np.int32]) -> list[tuple[int,
         start, length = int(forest.token_starts[node]), int(forest.forest.lengths[node])
         source = int(tokens[forest.first_inputs[node]])
         # An empty run is a root's: its first token is the input of its children's first rows.
-        path = (paths[parent] if parent >= 0 else ()) or ((source,) if length else ())
+        path: Tokens = paths[parent] if parent >= 0 else ()
+        path = (source,) if length and not path else path
         assert not length or path[-1] == source
         assert int(forest.forest.depths[node]) == max(len(path) - 1, 0)
         if parent >= 0:
@@ -125,9 +126,7 @@ def test_a_forest_holds_the_rows_that_are_needed(
     trie, ends = trie_of(corpus)
     before = pieces_of(corpus, seq_len, on_long)
     after = pruned(before) if prune else before
-    rows, pieces = cut_forest(
-        trie.offsets, trie.parents, trie.depths, seq_len, on_long, prune=prune, examples=ends
-    )
+    rows, pieces = cut_forest(trie.offsets, trie.parents, trie.depths, seq_len, on_long, prune=prune, examples=ends)
     check_numbers(pieces, before, after, losses(corpus, seq_len, on_long))
     names = sorted({piece.tree for piece in after if piece.rows})
     kept = {row for piece in after for row in piece.rows}
@@ -212,7 +211,9 @@ def test_a_forest_of_tokens_keeps_what_trains(
             cut = (len(path) - 2) // seq_len * seq_len
             rows[path[: cut + 1], path[cut + 1 :]] = flag
     if prune:
-        needed = {(tree, path[:stop]) for (tree, path), flag in rows.items() if flag for stop in range(1, len(path) + 1)}
+        needed = {
+            (tree, path[:stop]) for (tree, path), flag in rows.items() if flag for stop in range(1, len(path) + 1)
+        }
         rows = {row: flag for row, flag in rows.items() if row in needed}
     forest, pieces = cut_forest(
         trie.offsets,

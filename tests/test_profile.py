@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -65,7 +67,7 @@ def int64(values: Sequence[int]) -> npt.NDArray[np.int64]:
 def trie_of(corpus: Sequence[Tokens]) -> Trie:
     """Return the trie of sequences that are not empty."""
     tokens = np.array([token for sequence in corpus for token in sequence], dtype=np.int32)
-    return build_trie(tokens, int64(np.cumsum([0] + [len(sequence) for sequence in corpus])))[0]
+    return build_trie(tokens, np.cumsum([0] + [len(sequence) for sequence in corpus], dtype=np.int64))[0]
 
 
 def decode(tokens: list[int]) -> str:
@@ -144,23 +146,27 @@ def test_blocks_of_windows_are_those_of_the_mask(
     """Every window of every layout has as many blocks as its dense mask has tiles that are not empty."""
     filled: list[WindowRows] = []
 
-    def watch(kind: type[MergedWindows] | type[UnmergedWindows]) -> object:
+    def watch(kind: Any) -> Any:
         batch = kind.batch
 
-        def watched(self: MergedWindows | UnmergedWindows, first: int, last: int) -> WindowRows:
-            filled.append(batch(self, first, last))  # type: ignore[arg-type]
-            return filled[-1]
+        def watched(windows: object, first: int, last: int) -> WindowRows:
+            rows: WindowRows = batch(windows, first, last)
+            filled.append(rows)
+            return rows
 
         return mock.patch.object(kind, "batch", watched)
 
     options = PackOptions(
-        seq_len=policy.seq_len, layout=layout, on_long=policy.on_long, prune=policy.prune  # type: ignore[arg-type]
+        seq_len=policy.seq_len,
+        layout=layout,
+        on_long=policy.on_long,  # type: ignore[arg-type]
+        prune=policy.prune,
     )
     with (
         mock.patch.object(window_module, "BLOCK_SIZE", size),
         mock.patch.object(profile, "BLOCK_SIZE", size),
-        watch(MergedWindows),  # type: ignore[attr-defined]
-        watch(UnmergedWindows),  # type: ignore[attr-defined]
+        watch(MergedWindows),
+        watch(UnmergedWindows),
     ):
         try:
             with built(examples, options) as build:
@@ -208,7 +214,7 @@ def test_a_profile_is_that_of_a_dictionary_of_prefixes(corpus: list[Tokens]) -> 
     assert found["deepest_row"] == max(depths.values(), default=-1)
     buckets = [0] + [1 << power for power in range(20)]
     expected = []
-    for low, high in zip(buckets, buckets[1:], strict=False):
+    for low, high in pairwise(buckets):
         inside = [prefix for prefix, depth in depths.items() if low <= depth < high]
         if low <= found["deepest_row"]:
             expected.append([low, len(inside), sum(rows[prefix] for prefix in inside)])

@@ -67,9 +67,7 @@ def recorded(out: Path) -> Iterator[list[Event]]:
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_failed_write_leaves_the_old_content(
-    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_content(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full disk while a file is replaced leaves what was there, and no partial file beside it."""
     path = tmp_path / "CURRENT"
     write_atomic(path, b"old")
@@ -111,7 +109,9 @@ def test_publishing_goes_in_the_order_that_survives_a_crash(tmp_path: Path) -> N
         ("replace", "CURRENT"),
         ("sync", "."),
     ]
-    assert [event for event in rest[4:] if event[0] == "remove"] == [("remove", f"generations/{path.name}") for path in old]
+    assert [event for event in rest[4:] if event[0] == "remove"] == [
+        ("remove", f"generations/{path.name}") for path in old
+    ]
     assert not any(kind in ("remove", "replace") for kind, _ in events[:renamed])
     assert held == []
     assert generations(tmp_path) == [new.name]

@@ -6,7 +6,7 @@ from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dagpack_cli.packing.supervision import Supervision
@@ -84,6 +84,7 @@ def test_last_before_is_that_of_sets(case: tuple[list[tuple[frozenset[int], floa
     assert supervision_of(corpus).last_before(*columns(ranges)).tolist() == expected
 
 
+@example(case=([(frozenset({2, 3}), 1.0)], [(0, 4, 6), (0, 0, 2), (0, 3, 5), (0, 1, 3)]))
 @given(case=cases())
 def test_clipped_runs_hold_the_targets_of_sets(case: tuple[list[tuple[frozenset[int], float]], list[Range]]) -> None:
     """Clipped runs of a range are the maximal runs of its set, each inside the range."""

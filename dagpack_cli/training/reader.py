@@ -6,6 +6,7 @@ stop anywhere and go on, with other workers or another number of ranks, and ever
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -60,11 +61,12 @@ class PackedWindows(Dataset[dict[str, Any]]):
     ) -> None:
         if not outs:
             raise UsageError("PackedWindows", "no directory", "at least one output of dagpack build")
-        self._generations: list[Generation] | None = [open_current(Path(out)) for out in outs]
-        paths = [generation.path for generation in self._generations]
+        generations = [open_current(Path(out)) for out in outs]
+        self._release: weakref.finalize[Any, PackedWindows] | None = weakref.finalize(self, _close, generations)
+        paths = [generation.path for generation in generations]
         manifests = [
             Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
-            for generation in self._generations
+            for generation in generations
         ]
         self.partition = partition
         self.manifest = manifests[0]
@@ -109,7 +111,7 @@ class PackedWindows(Dataset[dict[str, Any]]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the locks behind: a worker reads while its parent holds them."""
-        return self.__dict__ | {"_generations": None}
+        return self.__dict__ | {"_release": None}
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """Return a window; -1 is a window without rows."""
@@ -134,6 +136,11 @@ class PackedWindows(Dataset[dict[str, Any]]):
     def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
         """Return several windows."""
         return [self[number] for number in numbers]
+
+
+def _close(generations: list[Generation]) -> None:
+    for generation in generations:
+        generation.close()
 
 
 def _check_alike(paths: list[Path], manifests: list[Manifest], partition: str, objective: str | None) -> None:
