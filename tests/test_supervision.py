@@ -32,8 +32,8 @@ def runs_of(trained: frozenset[int]) -> list[tuple[int, int]]:
 def supervision_of(corpus: list[tuple[frozenset[int], float]]) -> Supervision:
     """Return the supervision of examples given as sets of targets and weights."""
     runs = [runs_of(trained) for trained, _ in corpus]
-    flat = np.array([run for example in runs for run in example], dtype=np.int32).reshape(-1, 2)
-    offsets = np.cumsum([0] + [len(example) for example in runs]).astype(np.int64)
+    flat = np.array([run for some in runs for run in some], dtype=np.int32).reshape(-1, 2)
+    offsets = np.cumsum([0] + [len(some) for some in runs]).astype(np.int64)
     return Supervision.of(flat, offsets, np.array([weight for _, weight in corpus]))
 
 
@@ -45,8 +45,8 @@ def columns(ranges: list[Range]) -> tuple[Int64Array, Int64Array, Int64Array]:
 
 def trained_in(corpus: list[tuple[frozenset[int], float]], one: Range) -> list[int]:
     """Return the targets of a range that train, ascending; an example of weight 0 has none."""
-    example, low, high = one
-    trained, weight = corpus[example]
+    owner, low, high = one
+    trained, weight = corpus[owner]
     return [target for target in range(low, high) if weight != 0 and target in trained]
 
 
@@ -63,8 +63,8 @@ def cases(draw: st.DrawFn) -> tuple[list[tuple[frozenset[int], float]], list[Ran
 def test_examples_of_weight_zero_have_no_runs(corpus: list[tuple[frozenset[int], float]]) -> None:
     """What is kept of all runs is exactly the runs of examples whose weight is not 0, in order."""
     found = supervision_of(corpus)
-    for example, (trained, weight) in enumerate(corpus):
-        low, high = found.run_offsets[example : example + 2].tolist()
+    for number, (trained, weight) in enumerate(corpus):
+        low, high = found.run_offsets[number : number + 2].tolist()
         assert [tuple(run) for run in found.runs[low:high].tolist()] == (runs_of(trained) if weight else [])
     assert found.run_offsets[-1] == len(found.runs)
 

@@ -1,4 +1,4 @@
-"""Print ratios against named alternatives: ``python -m tests.bench [--scale X] [structure write packers]``."""
+"""Print ratios against named alternatives: ``python -m tests.bench [--scale X] [structure write packers masks]``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from . import families, ours, peers
+from . import builders, families, ours, peers
 from .families import Corpus
 from .measure import in_turn, print_table
 
-_SECTIONS = ("structure", "write", "packers")
+_SECTIONS = ("structure", "write", "packers", "masks")
 _TOKENS = 30_000_000  # of a corpus, at scale 1
 _PACKER_TOKENS = 10_000_000
 _NO_TRL = "no trl"
@@ -158,6 +158,15 @@ def packers(scale: float, folder: Path) -> None:
     )
 
 
+def masks(repeats: int) -> None:
+    """Print what a block mask costs, from the intervals and from all pairs."""
+    print_table(
+        "block masks on the CPU: from the intervals, and by create_block_mask (wall time, added peak memory)",
+        ("rows", "ours, ms", "create_block_mask, ms", "faster", "ours, MB", "create_block_mask, MB"),
+        builders.measure_builders((2_048, 8_192, 32_768), repeats),
+    )
+
+
 def main() -> None:
     """Run the sections that are asked for, all by default."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
@@ -170,13 +179,16 @@ def main() -> None:
     sections = given.sections or _SECTIONS
     with TemporaryDirectory(prefix="dagpack-bench-") as temporary:
         folder = Path(temporary)
-        _warm()
+        if set(sections) != {"masks"}:
+            _warm()
         if "structure" in sections:
             structure(given.scale, given.repeats, folder)
         if "write" in sections:
             write(given.scale, given.repeats, folder)
         if "packers" in sections:
             packers(given.scale, folder)
+        if "masks" in sections:
+            masks(given.repeats)
 
 
 if __name__ == "__main__":
