@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tokenize
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.errors import DamageError
 
-__all__ = ["open_array"]
+__all__ = ["open_array", "save_array"]
 
 _REBUILD = "build again: dagpack build CORPUS OUT --rehash"
 
@@ -39,3 +39,20 @@ def open_array(path: Path, dtype: npt.DTypeLike, ndim: int = 1) -> npt.NDArray[A
             hint=_REBUILD,
         )
     return array
+
+
+class _Written:
+    """A file that numpy writes to piece by piece; its shortcut for real files hides why a write failed."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        """Write some bytes."""
+        return self._file.write(data)
+
+
+def save_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write an array as ``.npy``; equal arrays give equal bytes."""
+    with path.open("wb") as file:
+        np.save(_Written(file), array, allow_pickle=False)

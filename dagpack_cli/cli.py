@@ -9,12 +9,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
+import dagpack_cli
 from dagpack_cli.console import Console, print_error
 from dagpack_cli.errors import DagpackError, UsageError
 
@@ -112,8 +114,25 @@ class Engine(StrEnum):
     NUMBA = "numba"
 
 
-CorpusArg = Annotated[Path, typer.Argument(metavar="CORPUS", help="A folder, read recursively, or one file.")]
-OutArg = Annotated[Path, typer.Argument(metavar="OUT", help="The output directory.")]
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"dagpack {dagpack_cli.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def dagpack(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Merge shared prefixes of a corpus once, pack the trie into training windows, lose nothing."""
+
+
+CorpusArg = Annotated[
+    Path, typer.Argument(metavar="CORPUS", readable=False, help="A folder, read recursively, or one file.")
+]
+OutArg = Annotated[Path, typer.Argument(metavar="OUT", readable=False, help="The output directory.")]
 TokenizerOpt = Annotated[
     str,
     typer.Option(
@@ -372,7 +391,7 @@ def dedup(
 def pack(
     out: OutArg,
     new_out: Annotated[
-        Path | None, typer.Argument(metavar="NEW_OUT", help="Where to publish, if not in OUT itself.")
+        Path | None, typer.Argument(metavar="NEW_OUT", readable=False, help="Where to publish, if not in OUT itself.")
     ] = None,
     seq_len: SeqLenOpt = 8192,
     layout: LayoutOpt = Layout.DAG,
@@ -394,7 +413,7 @@ def pack(
     result = pipeline.pack(
         out,
         new_out,
-        pack_options=_pack_options(values, pipeline.stored_merge(out, staged=new_out is None)),
+        pack_options=_pack_options(values, pipeline.stored_merge(out)),
         execution=_execution(values, console),
     )
     console.close()
@@ -430,11 +449,9 @@ def verify(out: OutArg, json_: JsonOpt = False) -> None:
     if report.failures:
         if not json_:
             print("\n".join(report.failures))
-        raise DamageError(
-            str(out),
-            f"{len(report.failures):,} failure{'' if len(report.failures) == 1 else 's'}",
-            "what the build wrote",
-        )
+        more = f" (and {len(report.failures) - 1:,} more)" if len(report.failures) > 1 else ""
+        where, _, found = report.failures[0].partition(": ")
+        raise DamageError(where, f"{found}{more}")
 
 
 @app.command()
@@ -613,6 +630,7 @@ def _stop_writing() -> NoReturn:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; the one place where errors are rendered."""
+    _open_streams()
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup and background jobs have it
             signal.signal(number, _terminate)
@@ -634,19 +652,53 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             _stop_writing()
         raise
     except DagpackError as error:
-        print_error(error)
-        code = error.exit_code
+        code = _fail(error)
     except OSError as error:
         from dagpack_cli.storage import translate_os_error
 
-        translated = translate_os_error(error)
-        print_error(translated)
-        code = translated.exit_code
+        code = _fail(translate_os_error(error))
     sys.exit(code)
+
+
+def _fail(error: DagpackError) -> int:
+    """Print an error; return its exit code, whatever becomes of the streams."""
+    try:
+        print_error(error)
+        sys.stderr.flush()
+    except OSError:
+        _discard(sys.stderr, 2)
+    try:
+        sys.stdout.flush()
+    except OSError:  # what could not be written is not tried again at exit
+        _discard(sys.stdout, 1)
+    return error.exit_code
+
+
+def _discard(stream: Any, descriptor: int) -> None:
+    """Send what a stream still holds nowhere."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    with suppress(OSError):
+        stream.flush()
+
+
+def _open_streams() -> None:
+    """Open the standard streams a caller has closed, so that no file of ours takes their numbers."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  # for the whole process
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  # likewise
 
 
 def _run(arguments: list[str]) -> int:
     command = typer.main.get_command(app)
+    if "" in arguments:
+        raise UsageError("dagpack", "an empty argument", "a path or a value", hint="is a variable of the shell unset?")
     if not arguments:
         command.main(["--help"], prog_name="dagpack", standalone_mode=False)
         return UsageError.exit_code

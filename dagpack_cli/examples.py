@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from dagpack_cli.arrays import save_array
 from dagpack_cli.corpora import Example
 from dagpack_cli.errors import DamageError
 
@@ -135,9 +136,11 @@ class SplitWriter:
         """Finish the split."""
         self._tokens.close()
         self._runs.close()
-        np.save(self._directory / "lengths.npy", np.array(self._lengths, dtype=np.int64))
-        np.save(self._directory / "num_runs.npy", np.array(self._num_runs, dtype=np.int64))
-        pq.write_table(pa.table(self._meta, schema=_META), self._directory / "meta.parquet", compression="zstd")
+        save_array(self._directory / "lengths.npy", np.array(self._lengths, dtype=np.int64))
+        save_array(self._directory / "num_runs.npy", np.array(self._num_runs, dtype=np.int64))
+        # Files, not paths: pyarrow takes some strings for addresses, and expands others.
+        with (self._directory / "meta.parquet").open("wb") as file:
+            pq.write_table(pa.table(self._meta, schema=_META), file, compression="zstd")
 
 
 def load_splits(directories: Sequence[Path], remaps: Sequence[npt.NDArray[np.int32]] | None = None) -> Examples:
@@ -153,7 +156,7 @@ def load_splits(directories: Sequence[Path], remaps: Sequence[npt.NDArray[np.int
     lengths = _joined([np.load(directory / "lengths.npy") for directory in directories])
     num_runs = _joined([np.load(directory / "num_runs.npy") for directory in directories])
     runs = _joined([np.fromfile(directory / "runs.i32", dtype="<i4") for directory in directories], np.int32)
-    metas = [pq.read_table(directory / "meta.parquet", schema=_META) for directory in directories]
+    metas = [pa.table(_read_table(directory / "meta.parquet"), schema=_META) for directory in directories]
     return Examples(
         tokens=_joined(tokens, np.int32),
         offsets=np.concatenate(([0], np.cumsum(lengths))),
@@ -222,7 +225,13 @@ def write_provenance(
         at = table.schema.get_field_index("status")
         table = table.set_column(at, _PROVENANCE.field("status"), pa.array(statuses, pa.large_string()))
     table = table.cast(_PROVENANCE.with_metadata(dict(metadata)))
-    pq.write_table(table, path, compression="zstd", write_page_checksum=True, row_group_size=1 << 20)
+    with path.open("wb") as file:
+        pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=1 << 20)
+
+
+def _read_table(path: Path) -> pa.Table:
+    with path.open("rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
+        return file.read()
 
 
 def read_provenance(path: Path) -> pa.Table:
@@ -233,9 +242,11 @@ def read_provenance(path: Path) -> pa.Table:
     """
     hint = "build again: dagpack build CORPUS OUT --rehash"
     try:
-        table = pq.read_table(path, page_checksum_verification=True, partitioning=None)
+        table = _read_table(path)
     except FileNotFoundError:
         raise DamageError(str(path), "the file is missing", hint=hint) from None
+    except PermissionError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise DamageError(str(path), f"unreadable ({str(error).splitlines()[0]})", hint=hint) from None
     if table.schema.remove_metadata() != _PROVENANCE:

@@ -192,8 +192,10 @@ def _compare(path: Path, manifest: Manifest, table: Any, tries: dict[str, Trie])
         for _, sequence, count in _sequences(path, part, manifest):
             found[_digest(sequence)] += count
         expected: Counter[bytes] = Counter()
+        last, tokens = -1, np.zeros(0, dtype=np.int32)
         for node, low, high in kept_pieces(path, manifest, table, part):
-            tokens = _tokens(tries[part], node)
+            if node != last:
+                last, tokens = node, _tokens(tries[part], node)
             expected[_digest(tokens[low - 1 : high])] += 1
         if found != expected:
             missing, surplus = (expected - found).total(), (found - expected).total()

@@ -8,6 +8,7 @@ same inputs, options and versions; what is published is the same bytes either wa
 
 from __future__ import annotations
 
+import errno
 import json
 import platform
 import shutil
@@ -133,12 +134,13 @@ def build(
             if there is one, stays current.
     """
     started = time.time()
-    _check_corpus(corpus)
-    with lock_output(out):
+    _check_corpus(corpus, out)
+    with lock_output(out), _giving_space_back(out):
         plan = _plan(corpus, out, tokenizer, ingest_options, execution)
         if (current := _unchanged(out, plan, trie_options, pack_options, execution)) is not None:
             _clear_staging(out)
             return current
+        _clear_staging(out, keep=plan.fingerprint[:12])  # what other inputs or options left is in nobody's way
         staged = _ingest(plan, out, execution)
         trie = dedup_splits(
             staged,
@@ -148,14 +150,14 @@ def build(
             engine=execution.engine,
             listener=execution.listener,
         )
-        return _pack_staged(trie, out, pack_options, execution, started)
+        return _pack_staged(trie, out, out, pack_options, execution, started)
 
 
 def ingest(
     corpus: Path, out: Path, *, tokenizer: TokenizerChoice, ingest_options: IngestOptions, execution: Execution
 ) -> Path:
     """Read and tokenise a corpus into the staging area of an output; return the staged folder."""
-    _check_corpus(corpus)
+    _check_corpus(corpus, out)
     with lock_output(out):
         staged = _ingest(_plan(corpus, out, tokenizer, ingest_options, execution), out, execution)
         _point(out, staged)
@@ -208,8 +210,8 @@ def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, executio
         )
     with lock_output(target):
         staged = _staged_trie(out)
-        if staged is not None and new_out is None:
-            return _pack_staged(staged, out, pack_options, execution, started)
+        if staged is not None:
+            return _pack_staged(staged, out, target, pack_options, execution, started)
         with open_current(out) as generation:
             manifest = Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
             info = TrieInfo.from_manifest(manifest)
@@ -223,9 +225,9 @@ def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, executio
             return _publish(target, work, written, run.get("inputs", {}), run.get("corpus", ""), execution, started)
 
 
-def stored_merge(out: Path, *, staged: bool) -> str:
+def stored_merge(out: Path) -> str:
     """Return how the trie that `pack` would take merges: prefix or state; prefix where there is none yet."""
-    if staged and (trie := _staged_trie(out)) is not None:
+    if (trie := _staged_trie(out)) is not None:
         return TrieInfo.from_receipt(read_receipt(trie) or {}, trie).trie.merge
     if read_current(out) is None:
         return "prefix"
@@ -254,18 +256,31 @@ def _pointed(out: Path) -> Path | None:
     return stage if read_receipt(stage) is not None else None
 
 
-def _clear_staging(out: Path) -> None:
-    """Remove unfinished work, but what a command of its own left for the next one."""
+def _clear_staging(out: Path, keep: str = "") -> None:
+    """Remove unfinished work, but what a command of its own left for the next one, and ``keep``."""
     pointed = _pointed(out)
     for path in (out / STAGING).glob("*"):
-        if path.is_dir() and (pointed is None or not pointed.is_relative_to(path)):
+        if path.is_dir() and path.name != keep and (pointed is None or not pointed.is_relative_to(path)):
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _check_corpus(corpus: Path) -> None:
+@contextmanager
+def _giving_space_back(out: Path) -> Iterator[None]:
+    """Where the disk is full, remove the unfinished work that filled it, so that others can go on."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _clear_staging(out)
+        raise
+
+
+def _check_corpus(corpus: Path, out: Path) -> None:
     """Raise before anything is made of OUT where the corpus is a mistake."""
     if not corpus.exists():
         raise NoInputError(str(corpus), "does not exist", "a folder or a file")
+    if out.exists() and corpus.samefile(out):
+        raise UsageError("OUT", f"{out} is CORPUS too", "another folder", hint="name a new folder for the output")
 
 
 def _plan(
@@ -405,15 +420,20 @@ def _split_receipts(staged: Path) -> list[dict[str, Any]]:
     return [] if receipt is None else list(receipt["splits"])
 
 
-def _pack_staged(trie: Path, out: Path, options: PackOptions, execution: Execution, started: float) -> BuildResult:
+def _pack_staged(
+    trie: Path, out: Path, target: Path, options: PackOptions, execution: Execution, started: float
+) -> BuildResult:
+    """Pack a trie staged in ``out`` and publish it in ``target``, nearly always the same directory."""
     info = TrieInfo.from_receipt(read_receipt(trie) or {}, trie)
     spec = _read_spec(trie.parent)
     identity, _ = pack_fingerprint(info, options)
-    result = _published(out, identity, execution)
+    result = _published(target, identity, execution)
     if result is None:
-        work = trie.parent / f"pack-{identity[:12]}"
-        manifest = _write(trie, info, options, work, execution, link=True)
-        result = _publish(out, work, manifest, spec["stats"], spec["corpus"], execution, started)
+        work = (trie.parent if target == out else target / STAGING) / f"pack-{identity[:12]}"
+        manifest = _write(trie, info, options, work, execution, link=target == out)
+        result = _publish(target, work, manifest, spec["stats"], spec["corpus"], execution, started)
+    if target != out:
+        return result
     # What an earlier command left is older than what has just been published.
     (out / STAGING / _NEXT).unlink(missing_ok=True)
     _clear_staging(out)
@@ -469,5 +489,5 @@ def _publish(
     (work / "run.json").write_bytes(json.dumps(run, indent=1, sort_keys=True).encode() + b"\n")
     path, held = publish(out, work, manifest.fingerprint, keep=execution.keep)
     for name in held:
-        execution.listener.note(f"generation {name} is being read and stays")
+        execution.listener.note(f"generation {name} stays: it is being read")
     return BuildResult(path, manifest, False)

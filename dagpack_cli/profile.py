@@ -32,26 +32,27 @@ def chain_costs(lengths: Int64Array) -> dict[str, int]:
 
 
 def layout_baselines(
-    lengths: Int64Array, turn_lengths: Int64Array, seq_len: int, engine: Engine = "auto"
+    given: Int64Array, packed: Int64Array, turns: Int64Array, seq_len: int, engine: Engine = "auto"
 ) -> dict[str, dict[str, int]]:
     """Return the costs of the layouts a saving is quoted against.
 
     Args:
-        lengths: shape (n,), int64, at least 1; pairs of each example, or of each piece of a split one.
-        turn_lengths: shape (m,), int64; pairs of each prefix that ends with a supervised run: what one
-            example per assistant turn would be. Empty where no example has more than one run.
+        given: shape (n,), int64, at least 1; pairs of each example, or of each piece of a split one.
+        packed: shape (k,), int64, at least 1; the same without what pruning leaves out of windows.
+        turns: shape (m,), int64, at least 1; pairs of each prefix that ends with a supervised run: what
+            one example per assistant turn would be. Empty where no example has more than one run.
         seq_len: capacity of a window.
         engine: of the packer.
     """
-    as_given = chain_costs(lengths)
-    windows = best_fit_decreasing(lengths, seq_len, engine=engine)
+    windows = best_fit_decreasing(packed, seq_len, engine=engine)
     num_windows = int(windows.max(initial=-1)) + 1
+    blocks = chain_blocks(packed, windows, num_windows)
     result = {
-        "examples_as_given": as_given,
-        "best_fit": as_given | {"windows": num_windows, "blocks": chain_blocks(lengths, windows, num_windows)},
+        "examples_as_given": chain_costs(given),
+        "best_fit": chain_costs(packed) | {"windows": num_windows, "blocks": blocks},
     }
-    if len(turn_lengths):
-        result["one_example_per_turn"] = chain_costs(turn_lengths)
+    if len(turns):
+        result["one_example_per_turn"] = chain_costs(turns)
     return result
 
 

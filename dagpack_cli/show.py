@@ -46,7 +46,12 @@ def describe_window(
         raise UsageError("--rows", str(num_rows), "at least 1, or 0 for all")
     total = manifest.packing[partition]["windows"]
     if not 0 <= number < total:
-        raise UsageError("--window", str(number), f"0 to {total - 1:,}, the windows of {partition}")
+        expected = (
+            f"0 to {total - 1:,}, the windows of {partition}"
+            if total
+            else f"a partition with windows, unlike {partition}"
+        )
+        raise UsageError("--window", str(number), expected)
     step = windows_per_file(manifest.pack.seq_len)
     windows = read_shard(path / manifest.shards(partition)[number // step])
     low, high = windows.row_offsets[number % step], windows.row_offsets[number % step + 1]

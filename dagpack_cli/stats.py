@@ -89,11 +89,16 @@ def format_summary(manifest: Manifest) -> str:
         if "supervised_rows_also_in_train" in facts["trie"]:
             lines.append(f"  {_leak(facts['trie'])}")
     pairs = total["pairs"]
+    bad = manifest.ledger["reading"]["bad_records"]
+    word = "accounted for" if pairs["truncated"] or pairs["dropped"] or bad else "nothing lost"
     lines.append(
-        f"nothing lost: {pairs['in']:,} pairs in = {pairs['in_windows']:,} in windows + {pairs['pruned']:,} pruned "
+        f"{word}: {pairs['in']:,} pairs in = {pairs['in_windows']:,} in windows + {pairs['pruned']:,} pruned "
         f"+ {pairs['truncated']:,} truncated + {pairs['dropped']:,} dropped"
     )
-    if bad := manifest.ledger["reading"]["bad_records"]:
+    if manifest.ignored:
+        name, reason = manifest.ignored[0]
+        lines.append(f"ignored: {_count(len(manifest.ignored), 'file')}; dagpack stats lists them: {name}: {reason}")
+    if bad:
         lines.append(f"skipped: {_count(bad, 'bad record')}; dagpack stats lists the first {min(bad, 20)}")
     return "\n".join(lines)
 

@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -109,6 +110,7 @@ def sync_tree(path: Path) -> None:
         sync_directory(Path(root))
 
 
+_NAME = re.compile(r"\d{6}-[0-9a-f]{12}")  # nothing else below generations/ is ours
 _REBUILD = "build again: dagpack build CORPUS OUT --rehash"
 
 
@@ -133,7 +135,12 @@ def lock_output(out: Path) -> Iterator[None]:
             raise BusyError(
                 str(out), "another build holds the lock", "one build at a time", hint="try again when it has ended"
             ) from None
-        yield
+        try:
+            yield
+        except OSError as error:
+            if error.filename is None:
+                error.filename = str(out)  # a write that failed does not know its file
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +204,8 @@ def open_current(out: Path) -> Generation:
     """
     for _ in range(10):  # a writer may publish and prune between two of our steps
         current = read_current(out)
+        if current is None and (out / GENERATIONS).is_dir() and _generation_paths(out / GENERATIONS):
+            raise DamageError(str(out / CURRENT), "missing", "the name of one of its generations", hint=_REBUILD)
         if current is None:
             found = "no such directory" if not out.exists() else "no finished build in it"
             raise NoInputError(str(out), found, "a directory written by dagpack", hint="dagpack build CORPUS OUT")
@@ -218,7 +227,8 @@ def open_current(out: Path) -> Generation:
                 str(path / MANIFEST), f"sha256 {found_digest[:12]}", f"{digest[:12]}, as in CURRENT", hint=_REBUILD
             )
         return Generation(path, name, raw, digest, guard)
-    raise DamageError(str(out / CURRENT), f"generation {name} is missing", "the directory it names", hint=_REBUILD)
+    missing = path / MANIFEST if path.is_dir() else path
+    raise DamageError(str(missing), "missing", "what CURRENT names", hint=_REBUILD)
 
 
 def publish(out: Path, staged: Path, fingerprint: str, *, keep: int = 2) -> tuple[Path, list[str]]:
@@ -249,12 +259,12 @@ def publish(out: Path, staged: Path, fingerprint: str, *, keep: int = 2) -> tupl
         shutil.rmtree(staged)
     else:
         staged.rename(path)
-        sync_directory(generations)
+    sync_directory(generations)
     digest = sha256_file(path / MANIFEST)
     write_atomic(out / CURRENT, canonical_json({"generation": path.name, "manifest_sha256": digest}) + b"\n")
     for orphan in orphans:
         if orphan != path:
-            shutil.rmtree(orphan)
+            shutil.rmtree(orphan, ignore_errors=True)
     return path, _remove_old(generations, path.name, keep)
 
 
@@ -275,7 +285,7 @@ def _same_manifest(left: Path, right: Path) -> bool:
 
 
 def _generation_paths(generations: Path) -> list[Path]:
-    paths = [path for path in generations.iterdir() if path.is_dir() and path.name[:6].isdecimal()]
+    paths = [path for path in generations.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()]
     return sorted(paths, key=lambda path: path.name)
 
 
@@ -287,9 +297,11 @@ def _remove_old(generations: Path, current: str, keep: int) -> list[str]:
         try:
             with (path / MANIFEST).open("rb") as guard:
                 fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path)
-        except BlockingIOError:
+                (path / MANIFEST).unlink()  # first: what has none is nobody's
+        except FileNotFoundError:  # a removal that was interrupted
+            pass
+        except OSError:
             held.append(path.name)
-        except FileNotFoundError:  # a removal that was interrupted: it has no manifest any more
-            shutil.rmtree(path, ignore_errors=True)
+            continue
+        shutil.rmtree(path, ignore_errors=True)  # the new build is published, whatever stays of an old one
     return held

@@ -55,7 +55,7 @@ def command(*arguments: str | Path) -> list[str]:
 
 def environment(**extra: str) -> dict[str, str]:
     """Return this environment without what would change a command's output."""
-    kept = {name: value for name, value in os.environ.items() if name != "DAGPACK_DEBUG"}
+    kept = {name: value for name, value in os.environ.items() if name not in ("DAGPACK_DEBUG", "PYTHONUNBUFFERED")}
     return kept | {"PYTHONWARNINGS": "error"} | extra
 
 

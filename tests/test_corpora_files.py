@@ -240,7 +240,7 @@ def test_hidden_files_and_outputs_are_never_input(tmp_path: Path) -> None:
             "out/x.txt": b"x",
             "old/CURRENT": b"{}",
             "old/generations/1/manifest.json": b'{"dagpack_version": "1"}',
-            "copied/manifest.json": b'{"dagpack_version": "1"}',
+            "copied/manifest.json": b'{"format_version": 1, "fingerprint": "1", "trie_fingerprint": "2"}',
             "copied/x.txt": b"x",
             "mine/manifest.json": b'{"name": "x"}',
         },

@@ -177,12 +177,18 @@ def test_unmerged_pieces_end_at_their_own_last_target(
 
 
 @given(corpus=corpora(), seq_len=seq_lens, on_long=policies)
-def test_lengths_are_those_before_pruning(corpus: list[Example], seq_len: int, on_long: OnLong) -> None:
-    """What a baseline packs is every pair of every piece, trained or not."""
+def test_lengths_are_those_of_the_examples_alone(corpus: list[Example], seq_len: int, on_long: OnLong) -> None:
+    """A baseline packs every pair of every piece; with pruning, up to each piece's last trained one."""
     corpus = kept_examples(corpus)
     _, ends = trie_of(corpus)
     expected = [len(piece.rows) for piece in pieces_of(corpus, seq_len, on_long)]
-    assert piece_lengths(ends, seq_len, on_long).tolist() == expected
+    assert piece_lengths(ends, seq_len, on_long, prune=False).tolist() == expected
+    trained = []
+    for piece in pieces_of(corpus, seq_len, on_long):
+        example = corpus[piece.example]
+        targets = [at for at in example.trained if piece.low <= at < piece.low + len(piece.rows) and example.weight]
+        trained += [max(targets) + 1 - piece.low] if targets else []
+    assert piece_lengths(ends, seq_len, on_long, prune=True).tolist() == trained
 
 
 @given(

@@ -100,14 +100,14 @@ def test_blocks_of_packed_chains_are_those_of_the_mask(lengths: list[int], size:
     assert found == sum(count_blocks(chain_parents(some), size) for some in together)
 
 
-@given(lengths=chains, turns=chains, size=block_sizes, seq_len=st.integers(12, 30))
+@given(given_lengths=chains, lengths=chains, turns=chains, size=block_sizes, seq_len=st.integers(12, 30))
 def test_baselines_are_layouts_that_could_be_built(
-    lengths: list[int], turns: list[int], size: int, seq_len: int
+    given_lengths: list[int], lengths: list[int], turns: list[int], size: int, seq_len: int
 ) -> None:
     """Best fit has the windows of its packer and no fewer rows; a turn each only where an example has several."""
     with mock.patch.object(profile, "BLOCK_SIZE", size), mock.patch.object(window_module, "BLOCK_SIZE", size):
-        found = layout_baselines(int64(lengths), int64(turns), seq_len)
-        expected = {"examples_as_given": chain_costs(int64(lengths))}
+        found = layout_baselines(int64(given_lengths), int64(lengths), int64(turns), seq_len)
+        expected = {"examples_as_given": chain_costs(int64(given_lengths))}
         if turns:
             expected["one_example_per_turn"] = chain_costs(int64(turns))
     windows = best_fit_decreasing(int64(lengths), seq_len).tolist()
@@ -115,7 +115,7 @@ def test_baselines_are_layouts_that_could_be_built(
     expected["best_fit"] = {
         "windows": oracle.best_fit_count(lengths, seq_len),
         "rows": sum(lengths),
-        "attention_edges": expected["examples_as_given"]["attention_edges"],
+        "attention_edges": sum(length * (length + 1) // 2 for length in lengths),
         "blocks": sum(count_blocks(chain_parents(some), size) for some in together),
     }
     assert found == expected
@@ -124,10 +124,10 @@ def test_baselines_are_layouts_that_could_be_built(
 def test_baselines_by_hand() -> None:
     """Three chains of 5, 3 and 2 rows in windows of 8, in blocks of 4: two windows instead of three."""
     with mock.patch.object(profile, "BLOCK_SIZE", 4), mock.patch.object(window_module, "BLOCK_SIZE", 4):
-        found = layout_baselines(int64([5, 3, 2]), int64([2, 5]), 8)
+        found = layout_baselines(int64([6, 3, 2]), int64([5, 3, 2]), int64([2, 5]), 8)
     edges = 15 + 6 + 3
     assert found == {
-        "examples_as_given": {"windows": 3, "rows": 10, "attention_edges": edges, "blocks": 3 + 1 + 1},
+        "examples_as_given": {"windows": 3, "rows": 11, "attention_edges": edges + 6, "blocks": 3 + 1 + 1},
         "best_fit": {"windows": 2, "rows": 10, "attention_edges": edges, "blocks": 3 + 1},
         "one_example_per_turn": {"windows": 2, "rows": 7, "attention_edges": 3 + 15, "blocks": 1 + 3},
     }

@@ -225,7 +225,7 @@ def test_a_pointer_to_nothing_is_damage(tmp_path: Path) -> None:
     with pytest.raises(DamageError, match="as in CURRENT"):
         open_current(tmp_path)
     shutil.rmtree(path)
-    with pytest.raises(DamageError, match="is missing"):
+    with pytest.raises(DamageError, match="missing"):
         open_current(tmp_path)
     (tmp_path / "CURRENT").unlink()
     with pytest.raises(NoInputError, match="no finished build"):

@@ -176,9 +176,9 @@ def test_a_changed_saved_tokenizer_is_noticed(tmp_path: Path) -> None:
         load_saved(tmp_path)
 
 
-def test_nothing_saved_is_a_mismatch(tmp_path: Path) -> None:
+def test_nothing_saved_is_damage(tmp_path: Path) -> None:
     """A folder without a saved tokenizer says so."""
-    with pytest.raises(MismatchError, match="holds no saved tokenizer"):
+    with pytest.raises(DamageError, match="holds no saved tokenizer"):
         load_saved(tmp_path)
 
 

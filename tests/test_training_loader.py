@@ -193,12 +193,12 @@ def test_negative_weights_are_divided_by_pairs(tmp_path: Path) -> None:
 
 def test_several_outputs_are_one_dataset(tmp_path: Path, ten: Path) -> None:
     """Windows of several outputs follow one another, and metadata name every build."""
-    other = publish(tmp_path, [chain(number, 3) for number in range(10)], "--layout", "padded")
-    both = PackedWindows(ten, other)
-    parts = [PackedWindows(ten), PackedWindows(other)]
-    assert len(both) == 20
+    other = publish(tmp_path, [chain(number, 3) for number in range(5, 10)], "--layout", "padded")
+    both = PackedWindows(other, ten)
+    parts = [PackedWindows(other), PackedWindows(ten)]
+    assert len(both) == 15
     for number, window in enumerate(every(both)):
-        alone = parts[number // 10][number % 10]
+        alone = parts[0][number] if number < 5 else parts[1][number - 5]
         assert window["window"] == number
         assert window["inputs"].tolist() == alone["inputs"].tolist()
     assert both.fingerprints == parts[0].fingerprints + parts[1].fingerprints
@@ -573,9 +573,12 @@ def test_damage_keeps_its_kind(tmp_path: Path, workers: int) -> None:
     content[60] ^= 1
     shard.write_bytes(content)
     windows = PackedWindows(out)
-    with pytest.raises(DamageError) as caught:
+    where = ""
+    try:
         list(PackedLoader(windows, workers=workers))
-    assert caught.value.where == str(shard)
+    except DamageError as error:  # not kept: its frames hold the loader
+        where = error.where
+    assert where == str(shard)
 
 
 def test_a_loader_leaves_torchs_random_numbers_alone(windows: PackedWindows) -> None:

@@ -7,6 +7,7 @@ read is named with the reason.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from dagpack_cli.errors import DataError, DiskError, NoInputError, PermissionDen
 __all__ = ["Discovery", "discover"]
 
 Identity = tuple[int, int]
+_LARGEST_MANIFEST = 1 << 28
 
 
 @dataclass(slots=True)
@@ -157,10 +159,10 @@ def _is_build(folder: Path) -> bool:
     if not manifest.is_file():
         return False
     try:
-        with manifest.open("rb") as file:
-            return b'"dagpack' in file.read(1 << 16)
-    except OSError:
+        value = json.loads(manifest.read_bytes()) if manifest.stat().st_size < _LARGEST_MANIFEST else None
+    except (OSError, ValueError, RecursionError):
         return False
+    return isinstance(value, dict) and {"format_version", "fingerprint", "trie_fingerprint"} <= value.keys()
 
 
 def _printable(name: str) -> str:

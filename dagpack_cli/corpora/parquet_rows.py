@@ -47,7 +47,8 @@ def read_parquet_rows(
     """
     record = 0
     try:
-        with pq.ParquetFile(path) as file:
+        # A file, not a path: pyarrow takes some strings for addresses, and expands others.
+        with path.open("rb") as source, pq.ParquetFile(source) as file:
             wanted = [column for column in columns or () if column in file.schema_arrow.names] or None
             for batch in file.iter_batches(batch_size=batch_rows, columns=wanted):
                 for row in _rows_of(batch, arrays):

@@ -183,7 +183,7 @@ def cut_forest(
     owners, lows, highs, ends, losses = pieces
     last = _nearest(ends, parents, stays)
     renumber = np.cumsum(stays) - 1
-    kept_highs = np.where(last >= 0, np.minimum(np.minimum(nodes.highs, needs)[last], highs), lows)
+    kept_highs = np.where(last >= 0, np.minimum(nodes.highs, needs)[last], lows)
     left = kept_highs > lows  # the nearest node may be an empty root
     return row_forest, Pieces(
         examples=owners,
@@ -195,10 +195,14 @@ def cut_forest(
     )
 
 
-def piece_lengths(examples: ExampleEnds, seq_len: int, on_long: OnLong) -> Int64Array:
-    """Return the pairs of every piece before anything is pruned: shape (num_pieces,), int64."""
-    _, lows, highs, _ = _ranges(examples, seq_len, on_long)
-    return highs - lows
+def piece_lengths(examples: ExampleEnds, seq_len: int, on_long: OnLong, *, prune: bool) -> Int64Array:
+    """Return the pairs of every piece that has any, each example on its own: shape (num_pieces,), int64.
+
+    With ``prune`` without the pairs behind its last supervised one.
+    """
+    owners, lows, highs, _ = _ranges(examples, seq_len, on_long)
+    ends = examples.supervision.last_before(owners, lows, highs) if prune else highs
+    return (ends - lows)[ends > lows]
 
 
 def _ranges(
@@ -223,12 +227,19 @@ def _ranges(
 
 
 def _ancestors(nodes: Int64Array, targets: Int64Array, parents: Int32Array, depths: Int32Array) -> Int64Array:
-    """Return the node on each path that holds the token at a depth."""
+    """Return the node on each path that holds the token at a depth: by jumps of 1, 2, 4, ... nodes."""
     at = nodes.copy()
-    moving = np.flatnonzero(depths[at] > targets)
-    while len(moving):
-        at[moving] = parents[at[moving]]
-        moving = moving[depths[at[moving]] > targets[moving]]
+    if not (depths[at] > targets).any():
+        return at
+    jumps = [np.maximum(parents, 0)]  # a root's leads to node 0, whose depth is 0 too
+    while (depths[jumps[-1]] > 0).any():
+        jumps.append(jumps[-1][jumps[-1]])
+    for jump in reversed(jumps):
+        further = jump[at]
+        below = depths[further] > targets
+        at[below] = further[below]
+    below = depths[at] > targets
+    at[below] = parents[at[below]]
     return at
 
 

@@ -60,10 +60,10 @@ class Supervision:
         """Return the runs of each example inside a half-open range of targets.
 
         Returns:
-            runs of shape (m, 2), int64, none empty, and offsets of shape (n + 1,), int64, into them.
+            runs of shape (m, 2), int64, and offsets of shape (n + 1,), int64, into them.
         """
         firsts, stops = self._runs_within(examples, lows, highs)
-        sizes = np.maximum(stops - firsts, 0)
+        sizes = stops - firsts
         offsets = np.concatenate(([0], np.cumsum(sizes)))
         index = np.arange(int(offsets[-1])) + np.repeat(firsts - offsets[:-1], sizes)
         runs = self.runs[index]
@@ -83,13 +83,18 @@ class Supervision:
         hard = np.flatnonzero((stops > firsts) & ~(inner_first & inner_last))
         if len(hard) == 0:
             return firsts, stops
-        width = int(max(self.runs.max(), highs.max())) + 2
-        if len(self.weights) * width >= 2**63:
-            raise OverflowError("examples x longest example must stay below 2**63")
-        owners = np.repeat(np.arange(len(self.weights)), np.diff(self.run_offsets)) * width
-        bases = examples[hard] * width
-        after = np.searchsorted(owners + self.runs[:, 1], bases + lows[hard], side="right")
-        before = np.searchsorted(owners + self.runs[:, 0], bases + highs[hard], side="left")
-        firsts[hard] = np.maximum(after, firsts[hard])
-        stops[hard] = np.maximum(before, firsts[hard])
+        bounds = firsts[hard], stops[hard]
+        firsts[hard] = _bisect(self.runs[:, 1], *bounds, lows[hard] + 1)
+        stops[hard] = np.maximum(_bisect(self.runs[:, 0], *bounds, highs[hard]), firsts[hard])
         return firsts, stops
+
+
+def _bisect(values: Int64Array, firsts: Int64Array, stops: Int64Array, wanted: Int64Array) -> Int64Array:
+    """Return, in each range of ascending values, the index of the first that is at least what is wanted."""
+    low, high = firsts.copy(), stops.copy()
+    while (open_ranges := np.flatnonzero(low < high)).size:
+        middle = (low[open_ranges] + high[open_ranges]) // 2
+        below = values[middle] < wanted[open_ranges]
+        low[open_ranges[below]] = middle[below] + 1
+        high[open_ranges[~below]] = middle[~below]
+    return low

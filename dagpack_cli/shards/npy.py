@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.arrays import open_array
+from dagpack_cli.arrays import open_array, save_array
 from dagpack_cli.errors import DamageError
 from dagpack_cli.shards.window import ROW_COLUMNS, WindowRows
 
@@ -29,12 +29,12 @@ def write_npy(directory: Path, windows: WindowRows, seq_len: int) -> None:
     for name, dtype in ROW_COLUMNS.items():
         padded: npt.NDArray[Any] = np.full((windows.num_windows, seq_len), PAD.get(name, 0), dtype=dtype)
         padded[present] = getattr(windows, name)
-        np.save(directory / f"{name}.npy", padded, allow_pickle=False)
+        save_array(directory / f"{name}.npy", padded)
     scalars = {"lengths": lengths.astype(np.int32)} | {
         name: getattr(windows, name) for name in _SCALARS if name != "lengths"
     }
     for name, values in scalars.items():
-        np.save(directory / f"{name}.npy", values, allow_pickle=False)
+        save_array(directory / f"{name}.npy", values)
 
 
 def open_npy(directory: Path) -> dict[str, Any]:

@@ -59,17 +59,18 @@ def write_parquet(
         else:
             columns.append(pa.array(getattr(windows, field.name)))
     split = [f"{name}.list.element" for name, dtype in ROW_COLUMNS.items() if dtype is not np.bool_]
-    pq.write_table(
-        pa.Table.from_arrays(columns, schema=schema),
-        path,
-        row_group_size=windows_per_group(seq_len),
-        compression="zstd",
-        compression_level=compression_level,
-        use_dictionary=False,
-        use_byte_stream_split=split,
-        write_page_checksum=True,
-        write_statistics=False,
-    )
+    with path.open("wb") as file:  # not a path: pyarrow takes some strings for addresses
+        pq.write_table(
+            pa.Table.from_arrays(columns, schema=schema),
+            file,
+            row_group_size=windows_per_group(seq_len),
+            compression="zstd",
+            compression_level=compression_level,
+            use_dictionary=False,
+            use_byte_stream_split=split,
+            write_page_checksum=True,
+            write_statistics=False,
+        )
 
 
 def read_parquet(path: Path, group: int | None = None) -> WindowRows:
@@ -83,8 +84,10 @@ def read_parquet(path: Path, group: int | None = None) -> WindowRows:
         DamageError: unreadable, a page checksum that differs, or not the columns of a shard.
     """
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with path.open("rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
             table = file.read(use_threads=False) if group is None else file.read_row_group(group, use_threads=False)
+    except PermissionError:
+        raise
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise DamageError(str(path), "the file is missing", hint=_HINT) from None

@@ -27,6 +27,7 @@ from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.partitions import PARTITIONS, assign_partitions
 from dagpack_cli.profile import rows_also_in, trie_profile
 from dagpack_cli.stages.receipts import Listener, read_receipt, write_receipt
+from dagpack_cli.storage import sha256_file
 from dagpack_cli.tokenizing import Symbols, Tokenizer, load_tokenizer, merge_symbols
 from dagpack_cli.trie import (
     Engine,
@@ -323,10 +324,13 @@ def _cut(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+def _rows_of(name: str, rows: dict[str, int]) -> int | None:
+    """Return the rows of a file, or of the folder of arrays it belongs to."""
+    return rows.get(name, rows.get(name.rsplit("/", 1)[0]))
+
+
 def files_of(directory: Path, rows: dict[str, int]) -> list[FileEntry]:
     """Return every file below a folder but the manifest, with size and checksum, by name."""
-    from dagpack_cli.storage import sha256_file
-
     entries = []
     for root, _, names in os.walk(directory):
         for name in names:
@@ -335,7 +339,7 @@ def files_of(directory: Path, rows: dict[str, int]) -> list[FileEntry]:
             if relative not in ("manifest.json", "run.json"):
                 entries.append(
                     FileEntry(
-                        path=relative, size=path.stat().st_size, sha256=sha256_file(path), rows=rows.get(relative)
+                        path=relative, size=path.stat().st_size, sha256=sha256_file(path), rows=_rows_of(relative, rows)
                     )
                 )
     return sorted(entries, key=lambda entry: entry.path)

@@ -41,6 +41,7 @@ from dagpack_cli.shards import (
     UnmergedWindows,
     row_totals,
     state_totals,
+    windows_per_file,
     write_shards,
 )
 from dagpack_cli.shards.files import ShardReport
@@ -51,6 +52,7 @@ from dagpack_cli.trie import Engine, Trie, open_trie
 __all__ = ["kept_pieces", "pack_fingerprint", "pack_trie"]
 
 Int64Array = npt.NDArray[np.int64]
+_LONGEST_ADVISED = 1 << 20  # no model is trained on longer windows
 
 
 @dataclass(slots=True)
@@ -182,8 +184,6 @@ def _row_counts(
     names: dict[str, int], packing: dict[str, Any], options: PackOptions, num_examples: int
 ) -> dict[str, int]:
     """Return the rows of each file: windows of a shard, examples of the provenance."""
-    from dagpack_cli.shards import windows_per_file
-
     step = windows_per_file(options.seq_len)
     counts = {"examples.parquet": num_examples}
     for name in names:
@@ -251,11 +251,12 @@ def _check_lengths(partition: _Partition, info: TrieInfo, options: PackOptions) 
         noun = "example is" if len(long) == 1 else "examples are"
         found = f"{len(long):,} {noun} longer than a window; the longest has {longest:,} pairs, the first is {where}"
     power = 1 << (longest - 1).bit_length()
+    whole = f"--seq-len {power} holds them whole; " if power <= _LONGEST_ADVISED else ""
     raise DataError(
         f"--seq-len {seq_len}",
         found,
         f"at most {seq_len:,} pairs",
-        hint=f"--seq-len {power} holds them whole; --on-long split cuts them and keeps every pair",
+        hint=f"{whole}--on-long split cuts them and keeps every pair",
     )
 
 
@@ -449,6 +450,13 @@ def _check_trains(packing: dict[str, Any], ledger: dict[str, Any]) -> None:
             "at least one pair of a token and the next",
             hint="look into the files, or name what they hold with --format",
         )
+    if total["pairs"]["dropped"] == total["pairs"]["in"]:
+        raise NoInputError(
+            "--on-long drop",
+            f"every one of {total['examples']['dropped']:,} examples is dropped",
+            "at least one to train on",
+            hint="--on-long split keeps every pair; or a larger --seq-len",
+        )
     if packing["train"]["supervised_pairs"] == 0:
         where = "the training partition" if len(packing) > 1 else "the corpus"
         raise NoInputError(
@@ -462,7 +470,9 @@ def _check_trains(packing: dict[str, Any], ledger: dict[str, Any]) -> None:
 def _summary(
     partition: _Partition, planned: _Planned, report: ShardReport, options: PackOptions, engine: Engine
 ) -> dict[str, Any]:
-    lengths = piece_lengths(partition.ends, options.seq_len, options.on_long)
+    given, packed = (
+        piece_lengths(partition.ends, options.seq_len, options.on_long, prune=prune) for prune in (False, options.prune)
+    )
     turns = _turn_lengths(partition.ends, options)
     return {
         "windows": report.num_windows,
@@ -479,14 +489,27 @@ def _summary(
             "rows": planned.bound.rows,
             "attention_edges": planned.bound.attention,
         },
-        "baselines": layout_baselines(lengths, turns, options.seq_len, engine),
+        "baselines": layout_baselines(given, packed, turns, options.seq_len, engine),
     }
 
 
 def _turn_lengths(ends: ExampleEnds, options: PackOptions) -> Int64Array:
-    """Return the pairs of one example per supervised run, where some example has more than one."""
-    supervision = ends.supervision
-    if int(np.diff(supervision.run_offsets).max(initial=0)) < 2:
+    """Return the pairs of one example per supervised run, where some example has more than one.
+
+    What ``--on-long`` does to examples is done to these too: dropped, truncated, or split.
+    """
+    supervision, seq_len = ends.supervision, options.seq_len
+    owners = np.repeat(np.arange(len(ends.lengths)), np.diff(supervision.run_offsets))
+    pairs = supervision.runs[:, 1] - 1
+    kept = pairs > 0
+    if options.on_long == "drop":
+        kept &= ends.lengths[owners] - 1 <= seq_len
+    if options.on_long == "truncate":
+        kept &= supervision.runs[:, 0] <= seq_len
+        pairs = np.minimum(pairs, seq_len)
+    if not (np.bincount(owners[kept]) > 1).any():
         return np.zeros(0, dtype=np.int64)
-    pairs = np.minimum(supervision.runs[:, 1] - 1, options.seq_len)
-    return pairs[pairs > 0]
+    pairs = pairs[kept]
+    sizes = -(-pairs // seq_len)
+    number = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.asarray(np.minimum(np.repeat(pairs, sizes) - number * seq_len, seq_len), dtype=np.int64)

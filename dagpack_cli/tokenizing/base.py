@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from dagpack_cli.errors import DamageError, DataError, MismatchError
+from dagpack_cli.errors import DamageError, DataError
 
 __all__ = ["SAVED_NAME", "IdArray", "Tokenizer", "check_text", "read_saved", "with_ends", "write_saved"]
 
@@ -126,14 +126,14 @@ def read_saved(directory: Path) -> dict[str, Any]:
     """Return what `write_saved` wrote.
 
     Raises:
-        MismatchError: there is no tokenizer in ``directory``.
+        DamageError: there is no tokenizer in ``directory``.
         DamageError: the file is not what dagpack writes.
     """
     path = directory / SAVED_NAME
     try:
         fields = orjson.loads(path.read_bytes())
     except FileNotFoundError:
-        raise MismatchError(str(directory), "holds no saved tokenizer", f"{SAVED_NAME} is missing") from None
+        raise DamageError(str(directory), "holds no saved tokenizer", f"{SAVED_NAME} beside the others") from None
     except orjson.JSONDecodeError:
         raise DamageError(str(path), "is not JSON", "dagpack wrote it as JSON") from None
     if not isinstance(fields, dict) or "kind" not in fields:

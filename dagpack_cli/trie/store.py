@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dagpack_cli.arrays import open_array
+from dagpack_cli.arrays import open_array, save_array
 from dagpack_cli.errors import DamageError
 from dagpack_cli.trie.nodes import Trie
 
@@ -28,7 +28,7 @@ def save_trie(trie: Trie, directory: Path) -> None:
     """Write every column of a trie into a directory, which is created."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in _DTYPES:
-        np.save(directory / f"{name}.npy", getattr(trie, name), allow_pickle=False)
+        save_array(directory / f"{name}.npy", getattr(trie, name))
 
 
 def open_trie(directory: Path) -> Trie:

@@ -96,7 +96,7 @@ def plan(merged: Merged, seq_len: int, engine: Engine) -> Plans:
     rows, _ = cut_forest(trie.offsets, trie.parents, trie.depths, seq_len, "split", prune=True, examples=ends)
     forest = rows.forest
     placement = place_leaves(forest, bundle_leaves(forest, seq_len, engine=engine), engine=engine)
-    lengths = piece_lengths(ends, seq_len, "split")
+    lengths = piece_lengths(ends, seq_len, "split", prune=False)
     apart = best_fit_decreasing(lengths[lengths > 0], seq_len, engine=engine)
     return Plans(
         nodes=forest.num_nodes,
