@@ -196,7 +196,7 @@ def test_several_outputs_are_one_dataset(tmp_path: Path, ten: Path) -> None:
     other = publish(tmp_path, [chain(number, 3) for number in range(5, 10)], "--layout", "padded")
     both = PackedWindows(other, ten)
     parts = [PackedWindows(other), PackedWindows(ten)]
-    assert len(both) == 15
+    assert len(both) == len(every(both)) == 15
     for number, window in enumerate(every(both)):
         alone = parts[0][number] if number < 5 else parts[1][number - 5]
         assert window["window"] == number

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -21,6 +23,7 @@ import torch
 from torch import nn
 
 from dagpack_cli.errors import DamageError, MismatchError, NoInputError, OutputError, UsageError
+from dagpack_cli.storage import write_atomic
 from dagpack_cli.training.attention import mask_for
 from dagpack_cli.training.loss import weighted_loss
 from dagpack_cli.training.model import Decoder, DecoderConfig
@@ -28,6 +31,8 @@ from dagpack_cli.training.reader import Batch, PackedLoader, PackedWindows, to_d
 
 __all__ = ["StepReport", "TrainOptions", "TrainResult", "summary", "train"]
 
+_MAY_CHANGE = {"device", "workers", "validate_every", "checkpoint_every"}  # of the options, when resuming
+_REMOVE = "remove it, and --resume takes the one before"
 BLOCK_ROWS = 128  # what a GPU's windows are padded to a multiple of: FlexAttention's block
 
 
@@ -79,7 +84,10 @@ class TrainOptions:
             "--accumulate": self.accumulate >= 1,
             "--learning-rate": self.learning_rate > 0,
             "--warmup-steps": self.warmup_steps >= 0,
+            "--final-fraction": self.final_fraction >= 0,
+            "--weight-decay": self.weight_decay >= 0,
             "--clip": self.clip >= 0,
+            "--seed": 0 <= self.seed < 2**63,
             "--workers": self.workers >= 0,
             "--validate-every": self.validate_every >= 0,
             "--checkpoint-every": self.checkpoint_every >= 0,
@@ -87,7 +95,7 @@ class TrainOptions:
         for option, valid in checks.items():
             if not valid:
                 name = option[2:].replace("-", "_")
-                raise UsageError(option, str(getattr(self, name)), "a positive number")
+                raise UsageError(option, str(getattr(self, name)), "a number in its range")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +109,7 @@ class StepReport:
         learning_rate, gradient_norm: of the step, the norm before clipping.
         denominator: the global sum of weights the loss was divided by.
         rows: computed; distinct_pairs: owned among them; pairs: of the corpus that they stand for.
-        seconds: wall time.
+        seconds: wall time, waiting for batches included, looking at the val partition not.
         val_loss: where this step looked.
     """
 
@@ -140,9 +148,9 @@ def summary(result: TrainResult) -> str:
     taken = [step for step in result.steps if step.loss is not None]
     if not taken:
         return "no step was left to take"
-    rates = result.throughput
+    rates, count = result.throughput, len(result.steps)
     lines = [
-        f"{len(result.steps):,} steps, loss {taken[0].loss:.4f} to {taken[-1].loss:.4f} nats",
+        f"{count:,} {'step' if count == 1 else 'steps'}, loss {taken[0].loss:.4f} to {taken[-1].loss:.4f} nats",
         f"a second: {rates['rows']:,.0f} rows computed, {rates['distinct_pairs']:,.0f} distinct pairs trained, "
         f"standing for {rates['pairs']:,.0f} pairs of the corpus",
     ]
@@ -224,17 +232,24 @@ def _open_log(run: Path | None, step: int) -> Any:
     if run is None:
         return nullcontext(None)
     path = run / "steps.jsonl"
-    kept = [line for line in _lines(path) if json.loads(line)["step"] <= step]
-    path.write_text("".join(kept), encoding="utf-8")
+    written = path.read_text(encoding="utf-8") if path.exists() else ""
+    kept = "".join(line for line in written.splitlines(keepends=True) if line[-1] == "\n" and _step_of(line) <= step)
+    if kept != written:  # a line cut by a crash is no line
+        write_atomic(path, kept.encode())
     return path.open("a", encoding="utf-8")
 
 
-def _lines(path: Path) -> list[str]:
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    return [line for line in lines if line.endswith("\n")]  # a line cut by a crash is no line
+def _step_of(line: str) -> float:
+    """Return the step of a line of ``steps.jsonl``; infinity for a line that is none."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
 
 
 def _prepare(run: Path, *, resume: bool) -> None:
+    if resume:
+        newest_checkpoint(run)
     try:
         run.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
@@ -296,8 +311,9 @@ class _Trainer:
         while self.step < self.total_steps:
             epoch = self.loader.epoch
             batches = iter(self.loader)
+            started = time.perf_counter()
             while taken := list(islice(batches, self.options.accumulate)):
-                report = self._take(taken, epoch)
+                report = self._take(taken, epoch, started)
                 self.step += 1
                 last = self.step == self.total_steps
                 if self.val is not None and (last or _is_due(self.step, self.options.validate_every)):
@@ -305,10 +321,10 @@ class _Trainer:
                 yield report
                 if last:
                     return
+                started = time.perf_counter()
 
-    def _take(self, batches: Sequence[Batch], epoch: int) -> StepReport:
+    def _take(self, batches: Sequence[Batch], epoch: int, started: float) -> StepReport:
         """Take one optimiser step over some batches."""
-        started = time.perf_counter()
         learning_rate = _learning_rate(self.step, self.total_steps, self.options)
         denominator = float(sum(batch["denominator"].sum() for batch in batches))
         loss: float | None = None
@@ -354,7 +370,6 @@ class _Trainer:
     def validate(self) -> float | None:
         """Return the loss over the whole val partition, None where nothing in it trains."""
         assert self.val is not None
-        self.val.set_epoch(self.val.epoch + 1)
         total = denominator = 0.0
         for batch in self.val:
             share = float(batch["denominator"].sum())
@@ -385,12 +400,13 @@ class _Trainer:
         """Go to where a checkpoint was written. Nothing but tensors and plain values is unpickled."""
         try:
             state = torch.load(path, map_location=self.device, weights_only=True)
-        except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
-            raise DamageError(str(path), f"unreadable ({str(error).splitlines()[0]})", "a checkpoint") from None
-        same = ("batch_size", "accumulate", "seed", "steps", "epochs", "precision")
+        except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError, struct.error) as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise DamageError(str(path), f"unreadable ({reason})", "a checkpoint", hint=_REMOVE) from None
+        if not isinstance(state, dict) or state.get("version") != 1:
+            raise DamageError(str(path), "not written by dagpack train", "a checkpoint", hint=_REMOVE)
         for name, expected in {"config": asdict(self.config), "options": asdict(self.options)}.items():
-            keys = expected if name == "config" else same
-            for key in keys:
+            for key in [key for key in expected if key not in _MAY_CHANGE]:
                 if state[name][key] != expected[key]:
                     raise MismatchError(
                         str(path),
@@ -411,6 +427,8 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError:
         raise UsageError("--device", name, "cpu, cuda or auto") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError("--device", name, "cpu, cuda or auto")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError("--device", name, "a device that is here", hint="--device cpu")
     return device

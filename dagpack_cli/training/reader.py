@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from dagpack_cli.errors import DamageError, MismatchError, UsageError
+from dagpack_cli.errors import DagpackError, DamageError, MismatchError, UsageError
 from dagpack_cli.manifest import Manifest
 from dagpack_cli.preorder import subtree_ends
 from dagpack_cli.shards import WindowReader
@@ -61,8 +62,9 @@ class PackedWindows(Dataset[dict[str, Any]]):
     ) -> None:
         if not outs:
             raise UsageError("PackedWindows", "no directory", "at least one output of dagpack build")
-        generations = [open_current(Path(out)) for out in outs]
+        generations: list[Generation] = []
         self._release: weakref.finalize[Any, PackedWindows] | None = weakref.finalize(self, _close, generations)
+        generations.extend(open_current(Path(out)) for out in outs)
         paths = [generation.path for generation in generations]
         manifests = [
             Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
@@ -73,7 +75,10 @@ class PackedWindows(Dataset[dict[str, Any]]):
         _check_alike(paths, manifests, partition, objective)
         self.objective = objective or self.manifest.pack.objective
         packing = [manifest.packing[partition] for manifest in manifests]
-        self.negative_weights = any(part["negative_weights"] for part in packing)
+        # Of all partitions, so that train and val losses are divided alike.
+        self.negative_weights = any(
+            part["negative_weights"] for manifest in manifests for part in manifest.packing.values()
+        )
         if self.negative_weights and self.objective == "unique":
             raise UsageError("--objective unique", "some example weights are negative", hint="--objective counted")
         for path, manifest in zip(paths, manifests, strict=True):
@@ -297,24 +302,23 @@ class PackedLoader:
         self.windows, self.length, self.shuffle, self.seed = windows, length, shuffle, seed
         self.rank, self.world = _place(rank, world)
         self.batch_size = _windows_per_batch(windows, batch_size, max_cells, length)
-        self._fill = fill or self.world > 1
-        self._epoch, self._position = 0, 0
+        self._cursor = _Cursor(
+            len(windows), seed if shuffle else None, self.batch_size, self.rank, self.world, fill or self.world > 1
+        )
         self._loader: DataLoader[Any] = DataLoader(
-            windows,
-            batch_sampler=self._batches(),
+            _Fetcher(windows),
+            batch_sampler=self._cursor,
             collate_fn=_Collate(length),
             num_workers=workers,
             persistent_workers=workers > 0,
             pin_memory=pin_memory,
+            generator=torch.Generator(),  # a pass draws a number, which must not be one of the model's
         )
-
-    def _batches(self) -> _BatchSampler:
-        return _BatchSampler(self)
 
     @property
     def epoch(self) -> int:
         """The epoch that the next batch belongs to."""
-        return self._epoch
+        return self._cursor.epoch
 
     def __len__(self) -> int:
         """Return the steps of a whole epoch: the same on every rank."""
@@ -322,27 +326,19 @@ class PackedLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; nothing happens where the loader is already in it."""
-        if epoch != self._epoch:
-            self._epoch, self._position = epoch, 0
+        if epoch != self._cursor.epoch:
+            self._cursor.epoch, self._cursor.position = epoch, 0
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield what is left of the current epoch, then stand at the start of the next."""
         for batch in self._loader:
-            self._position += self.batch_size * self.world
-            if self._position >= len(self.windows):
-                self._epoch, self._position = self._epoch + 1, 0
+            if isinstance(batch, DagpackError):
+                try:
+                    raise batch
+                finally:
+                    del batch  # or the error and this frame would keep each other, and the workers
+            self._cursor.advance()
             yield batch | {"metadata": self.windows.metadata}
-
-    def _steps(self) -> Iterator[list[int]]:
-        """Yield the window numbers of this rank's batches from the current position on."""
-        num_windows = len(self.windows)
-        order = window_order(num_windows, self.seed, self._epoch) if self.shuffle else np.arange(num_windows)
-        for start in range(self._position, num_windows, self.batch_size * self.world):
-            low = start + self.rank * self.batch_size
-            numbers = order[low : low + self.batch_size].tolist()
-            if self._fill:
-                numbers += [EMPTY] * (self.batch_size - len(numbers))
-            yield numbers
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the loader stands, in JSON values."""
@@ -352,8 +348,8 @@ class PackedLoader:
             "partition": self.windows.partition,
             "seed": self.seed,
             "shuffle": self.shuffle,
-            "epoch": self._epoch,
-            "position": self._position,
+            "epoch": self._cursor.epoch,
+            "position": self._cursor.position,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -367,17 +363,56 @@ class PackedLoader:
             if state.get(name) != own[name]:
                 hint = "resume with the same shards and seed"
                 raise MismatchError("loader state", f"{name} {state.get(name)}", f"{own[name]}", hint=hint)
-        self._epoch, self._position = int(state["epoch"]), int(state["position"])
+        self._cursor.epoch, self._cursor.position = int(state["epoch"]), int(state["position"])
 
 
-class _BatchSampler:
-    """The batches of one pass over a loader's `DataLoader`; evaluated in the main process."""
+@dataclass(slots=True)
+class _Cursor:
+    """Where a loader stands, and the batches from there on: the batch sampler of its `DataLoader`.
 
-    def __init__(self, loader: PackedLoader) -> None:
-        self._loader = loader
+    Evaluated in the main process. It does not know the loader: a cycle would leave worker processes to
+    the garbage collector, which may find them in a forked worker first.
+    """
+
+    num_windows: int
+    seed: int | None  # None: in the order of the shards
+    batch_size: int
+    rank: int
+    world: int
+    fill: bool
+    epoch: int = 0
+    position: int = 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        return self._loader._steps()
+        """Yield the window numbers of this rank's batches from the current position on."""
+        order = np.arange(self.num_windows)
+        if self.seed is not None:
+            order = window_order(self.num_windows, self.seed, self.epoch)
+        for start in range(self.position, self.num_windows, self.batch_size * self.world):
+            low = start + self.rank * self.batch_size
+            numbers = order[low : low + self.batch_size].tolist()
+            if self.fill:
+                numbers += [EMPTY] * (self.batch_size - len(numbers))
+            yield numbers
+
+    def advance(self) -> None:
+        """Go on by one step of all ranks."""
+        self.position += self.batch_size * self.world
+        if self.position >= self.num_windows:
+            self.epoch, self.position = self.epoch + 1, 0
+
+
+class _Fetcher(Dataset[Any]):
+    """Windows, or the error in their place: torch would turn one that a worker raises into a RuntimeError."""
+
+    def __init__(self, windows: PackedWindows) -> None:
+        self._windows = windows
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[dict[str, Any]] | DagpackError:
+        try:
+            return self._windows.__getitems__(numbers)
+        except DagpackError as error:
+            return error
 
 
 class _Collate:
@@ -386,8 +421,8 @@ class _Collate:
     def __init__(self, length: int | None) -> None:
         self._length = length
 
-    def __call__(self, windows: Sequence[Mapping[str, Any]]) -> Batch:
-        return collate(windows, self._length)
+    def __call__(self, windows: Sequence[Mapping[str, Any]] | DagpackError) -> Batch | DagpackError:
+        return windows if isinstance(windows, DagpackError) else collate(windows, self._length)
 
 
 def _place(rank: int | None, world: int | None) -> tuple[int, int]:
