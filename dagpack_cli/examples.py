@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from dagpack_cli.arrays import save_array
 from dagpack_cli.corpora import Example
 from dagpack_cli.errors import DamageError
+from dagpack_cli.native import open_native
 
 __all__ = [
     "KEPT",
@@ -138,8 +139,7 @@ class SplitWriter:
         self._runs.close()
         save_array(self._directory / "lengths.npy", np.array(self._lengths, dtype=np.int64))
         save_array(self._directory / "num_runs.npy", np.array(self._num_runs, dtype=np.int64))
-        # Files, not paths: pyarrow takes some strings for addresses, and expands others.
-        with (self._directory / "meta.parquet").open("wb") as file:
+        with open_native(self._directory / "meta.parquet", "wb") as file:
             pq.write_table(pa.table(self._meta, schema=_META), file, compression="zstd")
 
 
@@ -225,13 +225,13 @@ def write_provenance(
         at = table.schema.get_field_index("status")
         table = table.set_column(at, _PROVENANCE.field("status"), pa.array(statuses, pa.large_string()))
     table = table.cast(_PROVENANCE.with_metadata(dict(metadata)))
-    with path.open("wb") as file:
+    with open_native(path, "wb") as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=1 << 20)
 
 
 def _read_table(path: Path) -> pa.Table:
-    with path.open("rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
-        return file.read()
+    with open_native(path, "rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
+        return file.read(use_threads=False)
 
 
 def read_provenance(path: Path) -> pa.Table:

@@ -18,6 +18,7 @@ ROOMS = [
     "preorder",
     "storage",
     "arrays",
+    "native",
     "manifest",
     "tokenizing",
     "corpora",
@@ -47,7 +48,7 @@ OWNERS = {
     "torch": ("training",),
     "transformers": ("training", "tokenizing"),
     "tokenizers": ("tokenizing.huggingface",),
-    "pyarrow": ("corpora.parquet_rows", "examples", "shards.parquet"),
+    "pyarrow": ("native", "corpora.parquet_rows", "examples", "shards.parquet"),
 }
 
 

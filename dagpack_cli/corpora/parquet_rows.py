@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from dagpack_cli.corpora.records import OnBad, Place, Rows, raise_bad
 from dagpack_cli.errors import DataError, DiskError, PermissionDeniedError, shorten
+from dagpack_cli.native import open_native
 
 __all__ = ["first_parquet_rows", "read_parquet_rows", "without_nulls"]
 
@@ -47,10 +48,9 @@ def read_parquet_rows(
     """
     record = 0
     try:
-        # A file, not a path: pyarrow takes some strings for addresses, and expands others.
-        with path.open("rb") as source, pq.ParquetFile(source) as file:
+        with open_native(path, "rb") as source, pq.ParquetFile(source) as file:
             wanted = [column for column in columns or () if column in file.schema_arrow.names] or None
-            for batch in file.iter_batches(batch_size=batch_rows, columns=wanted):
+            for batch in file.iter_batches(batch_size=batch_rows, columns=wanted, use_threads=False):
                 for row in _rows_of(batch, arrays):
                     yield Place(name, record), row
                     record += 1

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dagpack_cli.errors import DamageError
+from dagpack_cli.native import open_native
 from dagpack_cli.shards.window import ROW_COLUMNS, WindowRows
 
 __all__ = ["read_parquet", "windows_per_group", "write_parquet"]
@@ -59,7 +60,7 @@ def write_parquet(
         else:
             columns.append(pa.array(getattr(windows, field.name)))
     split = [f"{name}.list.element" for name, dtype in ROW_COLUMNS.items() if dtype is not np.bool_]
-    with path.open("wb") as file:  # not a path: pyarrow takes some strings for addresses
+    with open_native(path, "wb") as file:
         pq.write_table(
             pa.Table.from_arrays(columns, schema=schema),
             file,
@@ -84,7 +85,7 @@ def read_parquet(path: Path, group: int | None = None) -> WindowRows:
         DamageError: unreadable, a page checksum that differs, or not the columns of a shard.
     """
     try:
-        with path.open("rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
+        with open_native(path, "rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
             table = file.read(use_threads=False) if group is None else file.read_row_group(group, use_threads=False)
     except PermissionError:
         raise
