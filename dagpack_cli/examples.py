@@ -6,7 +6,6 @@ A *split* is a folder of plain arrays written while one part of the corpus is re
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,17 +239,16 @@ def read_provenance(path: Path) -> pa.Table:
     Raises:
         DamageError: unreadable, a page checksum that differs, or other columns.
     """
-    hint = "build again: dagpack build CORPUS OUT --rehash"
     try:
         table = _read_table(path)
     except FileNotFoundError:
-        raise DamageError(str(path), "the file is missing", hint=hint) from None
+        raise DamageError(str(path), "the file is missing") from None
     except PermissionError:
         raise
     except (pa.ArrowException, OSError) as error:
-        raise DamageError(str(path), f"unreadable ({str(error).splitlines()[0]})", hint=hint) from None
+        raise DamageError(str(path), f"unreadable ({str(error).splitlines()[0]})") from None
     if table.schema.remove_metadata() != _PROVENANCE:
-        raise DamageError(str(path), f"columns {', '.join(table.column_names)}", "those of dagpack", hint=hint)
+        raise DamageError(str(path), f"columns {', '.join(table.column_names)}", "those of dagpack")
     return table.combine_chunks()
 
 
@@ -272,8 +270,3 @@ def read_lines(path: Path) -> list[bytes]:
     """Return the lines of a file written by `write_lines`."""
     data = path.read_bytes()
     return data[:-1].split(b"\n") if data else []
-
-
-def read_json(path: Path) -> Any:
-    """Return the JSON value in a file of ours."""
-    return json.loads(path.read_bytes())

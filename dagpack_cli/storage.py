@@ -111,7 +111,6 @@ def sync_tree(path: Path) -> None:
 
 
 _NAME = re.compile(r"\d{6}-[0-9a-f]{12}")  # nothing else below generations/ is ours
-_REBUILD = "build again: dagpack build CORPUS OUT --rehash"
 
 
 @contextmanager
@@ -153,7 +152,6 @@ class Generation:
     path: Path
     name: str
     manifest_bytes: bytes
-    manifest_sha256: str
     _guard: IO[bytes]
 
     def close(self) -> None:
@@ -191,7 +189,7 @@ def read_current(out: Path) -> tuple[str, str] | None:
     except (ValueError, KeyError, TypeError):
         valid = False
     if not valid:
-        raise DamageError(str(out / CURRENT), "not a pointer to a generation", "JSON written by dagpack", hint=_REBUILD)
+        raise DamageError(str(out / CURRENT), "not a pointer to a generation", "JSON written by dagpack")
     return name, digest
 
 
@@ -205,7 +203,7 @@ def open_current(out: Path) -> Generation:
     for _ in range(10):  # a writer may publish and prune between two of our steps
         current = read_current(out)
         if current is None and (out / GENERATIONS).is_dir() and _generation_paths(out / GENERATIONS):
-            raise DamageError(str(out / CURRENT), "missing", "the name of one of its generations", hint=_REBUILD)
+            raise DamageError(str(out / CURRENT), "missing", "the name of one of its generations")
         if current is None:
             found = "no such directory" if not out.exists() else "no finished build in it"
             raise NoInputError(str(out), found, "a directory written by dagpack", hint="dagpack build CORPUS OUT")
@@ -223,12 +221,10 @@ def open_current(out: Path) -> Generation:
         found_digest = hashlib.sha256(raw).hexdigest()
         if found_digest != digest:
             guard.close()
-            raise DamageError(
-                str(path / MANIFEST), f"sha256 {found_digest[:12]}", f"{digest[:12]}, as in CURRENT", hint=_REBUILD
-            )
-        return Generation(path, name, raw, digest, guard)
+            raise DamageError(str(path / MANIFEST), f"sha256 {found_digest[:12]}", f"{digest[:12]}, as in CURRENT")
+        return Generation(path, name, raw, guard)
     missing = path / MANIFEST if path.is_dir() else path
-    raise DamageError(str(missing), "missing", "what CURRENT names", hint=_REBUILD)
+    raise DamageError(str(missing), "missing", "what CURRENT names")
 
 
 def publish(out: Path, staged: Path, fingerprint: str, *, keep: int = 2) -> tuple[Path, list[str]]:

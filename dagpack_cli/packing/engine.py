@@ -7,13 +7,10 @@ also each other's oracle.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from dagpack_cli.errors import UsageError
+from dagpack_cli.trie.order import Engine
 
 __all__ = ["KERNEL_THRESHOLD", "Engine", "uses_kernel"]
-
-Engine = Literal["auto", "numpy", "numba"]
 
 KERNEL_THRESHOLD = 50_000
 """Nodes or items from which ``auto`` compiles: the plain way takes well under a second below it."""

@@ -65,11 +65,6 @@ class Pieces:
     num_dropped_examples: int
     num_pruned: int
 
-    @property
-    def num_pairs(self) -> int:
-        """Pairs that end up in windows."""
-        return int((self.highs - self.lows).sum())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowForest:

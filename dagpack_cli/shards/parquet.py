@@ -91,10 +91,10 @@ def read_parquet(path: Path, group: int | None = None) -> WindowRows:
         raise
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError):
-            raise DamageError(str(path), "the file is missing", hint=_HINT) from None
-        raise DamageError(str(path), f"unreadable ({str(error).splitlines()[0]})", "a shard", hint=_HINT) from None
+            raise DamageError(str(path), "the file is missing") from None
+        raise DamageError(str(path), f"unreadable ({str(error).splitlines()[0]})", "a shard") from None
     if table.schema.remove_metadata() != _schema({}).remove_metadata():
-        raise DamageError(str(path), f"columns {', '.join(table.column_names)}", "those of a shard", hint=_HINT)
+        raise DamageError(str(path), f"columns {', '.join(table.column_names)}", "those of a shard")
     table = table.combine_chunks()
     offsets: npt.NDArray[np.int64] | None = None
     values: dict[str, Any] = {}
@@ -104,14 +104,11 @@ def read_parquet(path: Path, group: int | None = None) -> WindowRows:
         found = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
         found = found if len(found) else np.zeros(1, dtype=np.int64)
         if offsets is not None and not np.array_equal(found, offsets):
-            raise DamageError(str(path), f"{name} has other lengths than inputs", "equal lengths", hint=_HINT)
+            raise DamageError(str(path), f"{name} has other lengths than inputs", "equal lengths")
         offsets = found
         values[name] = column.values.to_numpy(zero_copy_only=False)
     scalars = {name: table.column(name).to_numpy() for name in _SCALARS}
     assert offsets is not None
     if not np.array_equal(np.diff(offsets), scalars.pop("num_rows")):
-        raise DamageError(str(path), "num_rows is not the length of the lists", "equal lengths", hint=_HINT)
+        raise DamageError(str(path), "num_rows is not the length of the lists", "equal lengths")
     return WindowRows(row_offsets=offsets, **values, **scalars, blocks=np.zeros(len(offsets) - 1, dtype=np.int64))
-
-
-_HINT = "build again: dagpack build CORPUS OUT --rehash"
