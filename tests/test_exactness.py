@@ -211,6 +211,18 @@ def test_positions_and_isolation_are_separate(tmp_path: Path) -> None:
     assert worst(joined, right) > 1e3
 
 
+def test_a_window_without_its_mask_is_an_error_not_a_silent_run(tmp_path: Path) -> None:
+    """Two documents in one window: positions restart, no target crosses, and the model asks for the mask."""
+    examples = [Example((5, 6, 7), frozenset({1, 2}), 1.0), Example((8, 9), frozenset({1}), 1.0)]
+    windows, _, _ = build_layout(tmp_path, examples, "packed", 8)
+    batch = collate([windows[0]])
+    assert batch["position_ids"].tolist() == [[0, 1, 0]]
+    assert batch["targets"].tolist() == [[6, 7, 9]]
+    model: Any = make_model(SIZES[0], 0)
+    with pytest.raises(TypeError, match="mask"):
+        model(batch["input_ids"], batch["position_ids"])
+
+
 def _three_files(tmp_path: Path, layout: str) -> PackedWindows:
     corpus = tmp_path / "corpus"
     corpus.mkdir(exist_ok=True)
