@@ -21,7 +21,7 @@ from dagpack_cli.errors import DamageError, MismatchError
 from dagpack_cli.examples import KEPT, read_provenance, supervised_runs
 from dagpack_cli.manifest import Manifest
 from dagpack_cli.shards import WindowRows
-from dagpack_cli.stages.pack import kept_pieces
+from dagpack_cli.stages.plan import kept_pieces
 from dagpack_cli.trie import Trie, open_trie
 from dagpack_cli.verify import iter_windows
 

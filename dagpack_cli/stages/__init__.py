@@ -2,5 +2,5 @@
 
 ingest: corpus -> splits of examples     (one receipt a split: an interrupted build goes on)
 dedup:  splits -> trie, provenance       (written beside, renamed when complete)
-pack:   trie -> windows, shards, manifest (published by `pipeline`)
+pack:   trie -> plan -> windows, shards, ledger, manifest (published by `pipeline`)
 """

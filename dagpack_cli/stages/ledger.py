@@ -1,0 +1,155 @@
+"""The ledger of a build, which balances or stops it, and the costs that savings are quoted from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dagpack_cli.errors import NoInputError
+from dagpack_cli.examples import EMPTY, SINGLE_TOKEN
+from dagpack_cli.manifest import (
+    PackOptions,
+)
+from dagpack_cli.packing.pieces import ExampleEnds, piece_lengths
+from dagpack_cli.profile import layout_baselines
+from dagpack_cli.shards.files import ShardReport
+from dagpack_cli.stages.dedup import TrieInfo
+from dagpack_cli.stages.plan import Partition, Planned
+from dagpack_cli.trie import Engine
+
+__all__ = ["check_balance", "check_trains", "packing_summary", "partition_ledger", "total_ledger"]
+
+Int64Array = npt.NDArray[np.int64]
+
+
+def partition_ledger(partition: Partition, planned: Planned, report: ShardReport, info: TrieInfo) -> dict[str, Any]:
+    """Return what came in and where it is; a ledger that does not balance is a bug."""
+    rows = partition.rows_of_table
+    statuses = np.asarray(partition.table.column("status"))[rows]
+    lengths = np.asarray(partition.table.column("num_tokens"), dtype=np.int64)[rows]
+    root = 0 if info.virtual_root is None else 1
+    pairs = int(np.maximum(lengths - 1 + np.where(lengths > 0, root, 0), 0).sum())
+    pieces = planned.pieces
+    dropped_examples = pieces.num_dropped_examples
+    state = info.trie.merge == "state"
+    result = {
+        "examples": {
+            "in": len(rows),
+            "kept": len(partition.chosen) - dropped_examples,
+            "empty": int(np.count_nonzero(statuses == EMPTY)),
+            "single_token": int(np.count_nonzero(statuses == SINGLE_TOKEN)),
+            "dropped": dropped_examples,
+        },
+        "pairs": {
+            "in": pairs,
+            "in_windows": report.counts,
+            "pruned": planned.removed if state else pieces.num_pruned,
+            "truncated": planned.truncated if state else pieces.num_truncated,
+            "dropped": pieces.num_dropped,
+        },
+        "tokens_in": int(lengths.sum()),
+        "merged": report.counts - report.owned,
+    }
+    check_balance(result)
+    return result
+
+
+def check_balance(ledger: dict[str, Any]) -> None:
+    """Raise `RuntimeError`, a bug, unless examples and pairs in are those accounted for."""
+    for unit in ("examples", "pairs"):
+        parts = {name: value for name, value in ledger[unit].items() if name != "in"}
+        if sum(parts.values()) != ledger[unit]["in"]:
+            raise RuntimeError(f"the ledger does not balance: {unit} in {ledger[unit]['in']}, accounted for {parts}")
+
+
+def total_ledger(ledger: dict[str, Any], info: TrieInfo) -> dict[str, Any]:
+    """Return the sum over partitions, with the transitions that no partition has because a rule dropped them."""
+    total: dict[str, Any] = {
+        unit: {name: sum(part[unit][name] for part in ledger.values()) for name in next(iter(ledger.values()))[unit]}
+        for unit in ("examples", "pairs")
+    }
+    dropped = info.reading["dropped_transitions"]
+    total["pairs"]["in"] += dropped
+    total["pairs"]["dropped"] += dropped
+    for name in ("tokens_in", "merged"):
+        total[name] = sum(part[name] for part in ledger.values())
+    check_balance(total)
+    return total
+
+
+def check_trains(packing: dict[str, Any], ledger: dict[str, Any]) -> None:
+    """Raise unless the training partition has something to train on."""
+    total = ledger["total"]
+    if total["pairs"]["in"] == 0:
+        raise NoInputError(
+            "the corpus",
+            f"no example of {total['examples']['in']:,} has two tokens",
+            "at least one pair of a token and the next",
+            hint="look into the files, or name what they hold with --format",
+        )
+    if total["pairs"]["dropped"] == total["pairs"]["in"]:
+        raise NoInputError(
+            "--on-long drop",
+            f"every one of {total['examples']['dropped']:,} examples is dropped",
+            "at least one to train on",
+            hint="--on-long split keeps every pair; or a larger --seq-len",
+        )
+    if packing["train"]["supervised_pairs"] == 0:
+        where = "the training partition" if len(packing) > 1 else "the corpus"
+        raise NoInputError(
+            where,
+            f"no pair of its {ledger['train']['pairs']['in']:,} is supervised",
+            "at least one to train on",
+            hint="chat needs assistant messages; input_ids need labels other than -100; or lower --val-fraction",
+        )
+
+
+def packing_summary(
+    partition: Partition, planned: Planned, report: ShardReport, options: PackOptions, engine: Engine
+) -> dict[str, Any]:
+    """Return what a partition's windows cost, the bound on it, and what the baselines would cost."""
+    given, packed = (
+        piece_lengths(partition.ends, options.seq_len, options.on_long, prune=prune) for prune in (False, options.prune)
+    )
+    turns = _turn_lengths(partition.ends, options)
+    return {
+        "windows": report.num_windows,
+        "rows": report.num_rows,
+        "distinct_rows": planned.distinct_rows,
+        "pairs": report.counts,
+        "supervised_pairs": report.num_supervised,
+        "weight_sum": report.weight_sum,
+        "negative_weights": bool((partition.ends.supervision.weights < 0).any()),
+        "attention_edges": report.attention_edges,
+        "blocks": report.blocks,
+        "bound": {
+            "windows": planned.bound.windows,
+            "rows": planned.bound.rows,
+            "attention_edges": planned.bound.attention,
+        },
+        "baselines": layout_baselines(given, packed, turns, options.seq_len, engine),
+    }
+
+
+def _turn_lengths(ends: ExampleEnds, options: PackOptions) -> Int64Array:
+    """Return the pairs of one example per supervised run, where some example has more than one.
+
+    What ``--on-long`` does to examples is done to these too: dropped, truncated, or split.
+    """
+    supervision, seq_len = ends.supervision, options.seq_len
+    owners = np.repeat(np.arange(len(ends.lengths)), np.diff(supervision.run_offsets))
+    pairs = supervision.runs[:, 1] - 1
+    kept = pairs > 0
+    if options.on_long == "drop":
+        kept &= ends.lengths[owners] - 1 <= seq_len
+    if options.on_long == "truncate":
+        kept &= supervision.runs[:, 0] <= seq_len
+        pairs = np.minimum(pairs, seq_len)
+    if not (np.bincount(owners[kept]) > 1).any():
+        return np.zeros(0, dtype=np.int64)
+    pairs = pairs[kept]
+    sizes = -(-pairs // seq_len)
+    number = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.asarray(np.minimum(np.repeat(pairs, sizes) - number * seq_len, seq_len), dtype=np.int64)

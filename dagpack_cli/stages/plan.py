@@ -1,0 +1,232 @@
+"""Plan: what of each partition goes into which window, before any row is filled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from dagpack_cli.errors import DataError, UsageError
+from dagpack_cli.examples import DROPPED, KEPT, supervised_runs
+from dagpack_cli.manifest import (
+    UNMERGED_LAYOUTS,
+    Manifest,
+    PackOptions,
+)
+from dagpack_cli.packing import (
+    Bound,
+    Forest,
+    best_fit_decreasing,
+    bundle_leaves,
+    lower_bound,
+    next_fit,
+    one_each,
+    place_leaves,
+    walk_forest,
+)
+from dagpack_cli.packing.pieces import ExampleEnds, Pieces, cut_examples, cut_forest
+from dagpack_cli.shards import (
+    MergedWindows,
+    UnmergedWindows,
+    row_totals,
+    state_totals,
+)
+from dagpack_cli.stages.dedup import TrieInfo, gather_supervision
+from dagpack_cli.trie import Engine, Trie, open_trie
+
+__all__ = ["Partition", "Planned", "check_lengths", "check_options", "kept_pieces", "load_partition", "plan_windows"]
+
+Int64Array = npt.NDArray[np.int64]
+_LONGEST_ADVISED = 1 << 20  # no model is trained on longer windows
+
+
+@dataclass(slots=True)
+class Partition:
+    """One partition on its way into windows."""
+
+    name: str
+    trie: Trie
+    rows_of_table: Int64Array  # of all its examples
+    chosen: Int64Array  # of those in the trie
+    ends: ExampleEnds
+    table: Any
+
+
+@dataclass(slots=True)
+class Planned:
+    """What the packer decided for a partition."""
+
+    windows: MergedWindows | UnmergedWindows
+    pieces: Pieces
+    bound: Bound
+    distinct_rows: int
+    removed: int  # merge state: crossings of rows cut or pruned; else 0
+    truncated: int
+
+
+def load_partition(name: str, source: Path, info: TrieInfo, table: Any) -> Partition:
+    """Return a partition of a trie in ``source``, its examples taken from the provenance table."""
+    rows = np.flatnonzero(np.asarray(table.column("partition")) == name)
+    statuses = np.asarray(table.column("status"))[rows]
+    chosen = rows[(statuses == KEPT) | (statuses == DROPPED)]
+    runs, run_offsets = supervised_runs(table)
+    shift = 0 if info.virtual_root is None else 1
+    lengths = np.asarray(table.column("num_tokens"), dtype=np.int64)
+    weights = np.asarray(table.column("weight"), dtype=np.float64)
+    ends = ExampleEnds(
+        nodes=np.asarray(table.column("end_node"), dtype=np.int64)[chosen],
+        lengths=lengths[chosen] + shift,
+        supervision=gather_supervision(runs, run_offsets, weights, chosen, shift),
+    )
+    return Partition(name, open_trie(source / "trie" / name), rows, chosen, ends, table)
+
+
+def check_options(info: TrieInfo, options: PackOptions, partitions: list[Partition]) -> None:
+    """Raise `UsageError` where options of the packing do not fit the trie or its examples."""
+    unmerged = options.layout in UNMERGED_LAYOUTS
+    if info.trie.merge == "state" and unmerged:
+        raise UsageError(
+            f"--layout {options.layout}", "the trie merges states, in which examples are not apart", "dag or walk"
+        )
+    if info.trie.merge == "state" and options.on_long == "drop":
+        raise UsageError(
+            "--on-long drop", "under --merge state an example is not a path of the trie", "split, truncate or error"
+        )
+    if options.objective == "unique" and any((part.ends.supervision.weights < 0).any() for part in partitions):
+        raise UsageError(
+            "--objective unique",
+            "some example weights are negative",
+            "counted: one vote has no sign",
+            hint="--objective counted",
+        )
+
+
+def check_lengths(partition: Partition, info: TrieInfo, options: PackOptions) -> None:
+    """Raise for examples longer than a window where nothing says what to do with them."""
+    if options.on_long != "error":
+        return
+    seq_len = options.seq_len
+    if info.trie.merge == "state":
+        deepest = int((partition.trie.depths + np.diff(partition.trie.offsets)).max(initial=0)) - 1
+        if deepest <= seq_len:
+            return
+        found, longest = f"the deepest path of the graph has {deepest:,} rows", deepest
+    else:
+        pairs = partition.ends.lengths - 1
+        long = np.flatnonzero(pairs > seq_len)
+        if len(long) == 0:
+            return
+        row = int(partition.chosen[long[0]])
+        file = partition.table.column("file")[row].as_py()
+        line = partition.table.column("line")[row].as_py()
+        record = partition.table.column("record")[row].as_py()
+        where = f"{file}:{line}" if line else f"{file}, record {record:,}"
+        longest = int(pairs.max())
+        noun = "example is" if len(long) == 1 else "examples are"
+        found = f"{len(long):,} {noun} longer than a window; the longest has {longest:,} pairs, the first is {where}"
+    power = 1 << (longest - 1).bit_length()
+    whole = f"--seq-len {power} holds them whole; " if power <= _LONGEST_ADVISED else ""
+    raise DataError(
+        f"--seq-len {seq_len}",
+        found,
+        f"at most {seq_len:,} pairs",
+        hint=f"{whole}--on-long split cuts them and keeps every pair",
+    )
+
+
+def plan_windows(partition: Partition, info: TrieInfo, options: PackOptions, engine: Engine) -> Planned:
+    """Return the windows of a partition in the layout asked for, and the lower bound on them."""
+    trie, ends = partition.trie, partition.ends
+    if options.layout in UNMERGED_LAYOUTS:
+        return _plan_unmerged(trie, ends, options, engine)
+    state = info.trie.merge == "state"
+    rows, pieces = cut_forest(
+        trie.offsets,
+        trie.parents,
+        trie.depths,
+        options.seq_len,
+        options.on_long,
+        prune=options.prune,
+        examples=None if state else ends,
+        supervised=trie.supervised if state else None,
+    )
+    bound = lower_bound(rows.forest, options.seq_len, engine=engine)
+    if options.layout == "walk":
+        placement = walk_forest(rows.forest, options.seq_len, engine=engine)
+    else:
+        leaf_windows = bundle_leaves(rows.forest, options.seq_len, engine=engine)
+        placement = place_leaves(rows.forest, leaf_windows, engine=engine)
+    totals = None
+    if state:
+        totals = state_totals(rows, trie)
+    elif options.layout == "walk":
+        totals = row_totals(rows, pieces, ends.supervision, engine)
+    windows = MergedWindows(trie, rows, placement, pieces, ends.supervision, totals, engine)
+    removed = truncated = 0
+    if state:
+        lost = int(_state_pairs(trie) - totals.counts.sum(dtype=np.int64)) if totals is not None else 0
+        truncated = _state_truncated(trie, options) if options.on_long == "truncate" else 0
+        removed = lost - truncated
+    return Planned(windows, pieces, bound, int(rows.forest.lengths.sum()), removed, truncated)
+
+
+def kept_pieces(path: Path, manifest: Manifest, table: Any, part: str) -> Iterator[tuple[int, int, int]]:
+    """Yield (trie node where the example ends, first target, exclusive last target) of every piece in windows.
+
+    Targets are depths in the trie. A piece that pruning left without rows is not yielded.
+
+    Args:
+        path: of a published generation.
+        manifest: of it.
+        table: its provenance.
+        part: the partition.
+    """
+    info, options = TrieInfo.from_manifest(manifest), manifest.pack
+    partition = load_partition(part, path, info, table)
+    trie, ends = partition.trie, partition.ends
+    if options.layout in UNMERGED_LAYOUTS:
+        pieces = cut_examples(ends, trie.parents, trie.depths, options.seq_len, options.on_long, options.prune)
+    else:
+        _, pieces = cut_forest(
+            trie.offsets,
+            trie.parents,
+            trie.depths,
+            options.seq_len,
+            options.on_long,
+            prune=options.prune,
+            examples=ends,
+        )
+    columns = (ends.nodes[pieces.examples], pieces.lows, pieces.highs)
+    for node, low, high in zip(*(column.tolist() for column in columns), strict=True):
+        if high > low:
+            yield node, low, high
+
+
+def _state_pairs(trie: Trie) -> int:
+    lengths = np.diff(trie.offsets) - (trie.parents == -1)
+    return int((trie.counts.astype(np.int64) * lengths).sum())
+
+
+def _state_truncated(trie: Trie, options: PackOptions) -> int:
+    stops = trie.depths.astype(np.int64) + np.diff(trie.offsets)
+    cut = np.maximum(stops - np.maximum(trie.depths, options.seq_len + 1), 0)
+    return int((trie.counts.astype(np.int64) * cut).sum())
+
+
+def _plan_unmerged(trie: Trie, ends: ExampleEnds, options: PackOptions, engine: Engine) -> Planned:
+    pieces = cut_examples(ends, trie.parents, trie.depths, options.seq_len, options.on_long, options.prune)
+    lengths = (pieces.highs - pieces.lows)[pieces.highs > pieces.lows]
+    if options.layout == "packed":
+        placed = next_fit(lengths, options.seq_len, engine=engine)
+    elif options.layout == "best-fit":
+        placed = best_fit_decreasing(lengths, options.seq_len, engine=engine)
+    else:
+        placed = one_each(lengths, options.seq_len)
+    forest = Forest.from_parents(np.full(len(lengths), -1, dtype=np.int32), lengths, engine=engine)
+    bound = lower_bound(forest, options.seq_len, engine=engine)
+    windows = UnmergedWindows(trie, pieces, placed, ends.supervision, engine)
+    return Planned(windows, pieces, bound, int(lengths.sum()), 0, 0)
