@@ -275,6 +275,27 @@ def test_the_loss_is_weighted_by_targets_and_divided_once(tmp_path: Path) -> Non
         assert torch.allclose(gradient[window, row], expected / 9, rtol=1e-12, atol=1e-15)
 
 
+def test_an_end_of_sequence_with_the_id_of_padding_is_trained(tmp_path: Path) -> None:
+    """Padding is known by its position, not its id: with EOS 0, as pads have, every EOS trains and no pad does."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for name, text in (("a.txt", "ab"), ("b.txt", "c")):
+        (corpus / name).write_text(text)
+    build(
+        corpus,
+        tmp_path / "out",
+        tokenizer=TokenizerChoice(spec="bytes", bos="none", eos="0"),
+        ingest_options=IngestOptions(),
+        trie_options=TrieOptions(),
+        pack_options=PackOptions(seq_len=6, layout="packed"),
+        execution=Execution(),
+    )
+    batch = collate([PackedWindows(tmp_path / "out")[0]], 6)
+    assert batch["input_ids"].tolist() == [[99, 100, 101, 0, 0, 0]]
+    assert batch["targets"].tolist() == [[100, 0, 0, -100, -100, -100]]
+    assert batch["weights"].tolist() == [[1.0, 1.0, 1.0, 0.0, 0.0, 0.0]]
+
+
 def test_nan_in_an_excluded_logit_does_not_spread(tmp_path: Path) -> None:
     """NaN and infinity in the logits of padding reach neither the loss nor any gradient."""
     windows = _three_files(tmp_path, "packed")
