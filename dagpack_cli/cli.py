@@ -483,7 +483,8 @@ def export(
         bool, typer.Option("--sequences", help="Distinct sequences with counts, from the shards alone.")
     ] = False,
     transitions: Annotated[
-        bool, typer.Option("--transitions", help="Distinct rows with counts and weights, from the shards alone.")
+        bool,
+        typer.Option("--transitions", help="Rows with counts and weights, window by window, from the shards alone."),
     ] = False,
 ) -> None:
     """Print the examples of a build as JSONL, after checking that the windows hold exactly them."""

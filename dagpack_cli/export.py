@@ -39,22 +39,23 @@ def export_sequences(path: Path, manifest: Manifest) -> Iterator[dict[str, Any]]
     Raises:
         MismatchError: merge ``state``, where examples are not paths.
     """
-    if manifest.trie.merge == "state":
-        raise MismatchError(
-            str(path),
-            "merge state: sequences are not paths of the graph",
-            "merge prefix or none",
-            hint="dagpack export --transitions OUT",
-        )
+    _refuse_state(path, manifest, "sequences")
     for part in manifest.partitions:
         for segment, sequence, count in _sequences(path, part, manifest):
             yield {"partition": part, "segment": segment, "input_ids": sequence.tolist(), "count": count}
 
 
-def export_transitions(path: Path, manifest: Manifest) -> Iterator[dict[str, Any]]:
-    """Yield every distinct row that is trained, with all its pairs: ``{"input", "target", "count", "weight"}``.
+def _refuse_state(path: Path, manifest: Manifest, what: str) -> None:
+    if manifest.trie.merge == "state":
+        found, hint = f"merge state: {what} are not paths of the graph", "dagpack export --transitions OUT"
+        raise MismatchError(str(path), found, "merge prefix or none", hint=hint)
 
-    Under merge ``state`` this is the transition multiset of the corpus.
+
+def export_transitions(path: Path, manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """Yield every row that stands for pairs: ``{"partition", "input", "target", "count", "weight"}``.
+
+    A row that several windows share is yielded by each of them, with that window's share. Under merge
+    ``state``, where a row has all its pairs in one window, this is the transition multiset of the corpus.
     """
     for part in manifest.partitions:
         for _, windows in iter_windows(path, manifest, part):
@@ -146,13 +147,7 @@ def export_examples(path: Path, manifest: Manifest, *, dropped: bool = False) ->
         DamageError: the windows hold other sequences than the examples say.
         MismatchError: merge ``state``.
     """
-    if manifest.trie.merge == "state":
-        raise MismatchError(
-            str(path),
-            "merge state: examples are not paths of the graph",
-            "merge prefix or none",
-            hint="dagpack export --transitions OUT",
-        )
+    _refuse_state(path, manifest, "examples")
     table = read_provenance(path / "examples.parquet")
     tries = {part: open_trie(path / "trie" / part) for part in manifest.partitions}
     _compare(path, manifest, table, tries)

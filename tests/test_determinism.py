@@ -460,7 +460,8 @@ def test_a_tokenizer_that_was_called_otherwise(call: str, tmp_path: Path) -> Non
 
 def _words(words: list[str]) -> Any:
     """Return a tokenizer of whole words, made by the library itself."""
-    tokenizers = pytest.importorskip("tokenizers")
+    import tokenizers
+
     vocabulary = {word: number for number, word in enumerate(["?", *words])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="?"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()

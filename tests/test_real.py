@@ -113,7 +113,6 @@ TOKENIZER = REAL.parent / "tokenizers" / "qwen3"
 
 def test_chat_with_a_real_tokenizer(tmp_path: Path) -> None:
     """A Hugging Face tokenizer is identified by content, saved with the build, and gives its ids back."""
-    pytest.importorskip("tokenizers", reason="the extra for Hugging Face tokenizers is not installed")
     result = run("sft/openai_ft.jsonl", tmp_path, tokenizer=str(TOKENIZER), seq_len=16384)
     assert result.manifest.tokenizer["kind"] == "huggingface"
     windows = result.manifest.packing["train"]

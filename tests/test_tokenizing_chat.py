@@ -26,7 +26,6 @@ def qwen() -> Tokenizer:
     path = TOKENIZERS / "qwen3"
     if not path.exists():
         pytest.skip("no real tokenizer at shared/tokenizers/qwen3")
-    pytest.importorskip("tokenizers")
     return load_tokenizer(str(path))
 
 
@@ -131,7 +130,6 @@ def test_no_template_is_guessed() -> None:
     path = TOKENIZERS / "anthropic-claude2" / "tokenizer.json"
     if not path.exists():
         pytest.skip("no real tokenizer at shared/tokenizers/anthropic-claude2")
-    pytest.importorskip("tokenizers")
     with pytest.raises(MismatchError, match="no chat template is known") as error:
         render([Message(role="user", content="q")], load_tokenizer(str(path), eos=0))
     assert error.value.exit_code == 78

@@ -33,7 +33,6 @@ def real(name: str) -> Path:
     path = TOKENIZERS / name
     if not path.exists():
         pytest.skip(f"no real tokenizer at shared/tokenizers/{name}")
-    pytest.importorskip("tokenizers")
     return path
 
 
@@ -219,7 +218,6 @@ def test_huggingface_extra_is_named_when_absent(tmp_path: Path, monkeypatch: pyt
 )
 def test_eos_is_found_beside_the_definition(file: str, fields: dict[str, object], tmp_path: Path) -> None:
     """Each of the files that Hugging Face writes can name the EOS."""
-    pytest.importorskip("tokenizers")
     (tmp_path / "tokenizer.json").write_bytes(word_level())
     (tmp_path / file).write_text(json.dumps(fields))
     for path in (tmp_path, tmp_path / "tokenizer.json"):
@@ -228,7 +226,6 @@ def test_eos_is_found_beside_the_definition(file: str, fields: dict[str, object]
 
 def test_eos_that_nobody_names_must_be_given(tmp_path: Path) -> None:
     """Without a known EOS the error names the option; given, it is used."""
-    pytest.importorskip("tokenizers")
     (tmp_path / "tokenizer.json").write_bytes(word_level())
     with pytest.raises(UsageError, match="no EOS is known"):
         load_tokenizer(str(tmp_path))
@@ -240,7 +237,6 @@ def test_eos_that_nobody_names_must_be_given(tmp_path: Path) -> None:
 
 def test_truncation_and_padding_are_taken_out(tmp_path: Path) -> None:
     """Settings stored in the file neither cut nor pad, nor change the identity."""
-    pytest.importorskip("tokenizers")
     cut = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
     pad = {"strategy": {"Fixed": 9}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[UNK]"}
     pad["pad_to_multiple_of"] = None
@@ -252,7 +248,6 @@ def test_truncation_and_padding_are_taken_out(tmp_path: Path) -> None:
 
 def test_bos_comes_from_the_post_processor() -> None:
     """Special tokens that the tokenizer adds stay, EOS is not doubled, and BOS can be replaced."""
-    pytest.importorskip("tokenizers")
     sequence, token = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "</s>", "type_id": 0}}
     processor = {
         "type": "TemplateProcessing",
@@ -271,7 +266,6 @@ def test_bos_comes_from_the_post_processor() -> None:
 
 def test_special_tokens_in_text_are_data() -> None:
     """A text that spells the EOS does not become the EOS."""
-    pytest.importorskip("tokenizers")
     tokenizer = HuggingFaceTokenizer(word_level(), label="x", eos_id=3)
     assert 3 not in tokenizer.encode_pieces(["a </s> b"])[0].tolist()
 
@@ -279,7 +273,6 @@ def test_special_tokens_in_text_are_data() -> None:
 @pytest.mark.parametrize("definition", [b"{", b"[]", b'{"model": 1}', b'{"model": {"type": "Nothing"}}'])
 def test_damaged_definitions_are_mismatches(definition: bytes) -> None:
     """What is no tokenizer.json is refused by name."""
-    pytest.importorskip("tokenizers")
     with pytest.raises(MismatchError) as error:
         HuggingFaceTokenizer(definition, label="here", eos_id=None)
     assert error.value.where == "here"

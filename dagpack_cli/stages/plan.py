@@ -28,7 +28,7 @@ from dagpack_cli.packing import (
     place_leaves,
     walk_forest,
 )
-from dagpack_cli.packing.pieces import ExampleEnds, Pieces, cut_examples, cut_forest
+from dagpack_cli.packing.pieces import ExampleEnds, Pieces, RowForest, cut_examples, cut_forest
 from dagpack_cli.shards import (
     MergedWindows,
     UnmergedWindows,
@@ -144,16 +144,7 @@ def plan_windows(partition: Partition, info: TrieInfo, options: PackOptions, eng
     if options.layout in UNMERGED_LAYOUTS:
         return _plan_unmerged(trie, ends, options, engine)
     state = info.trie.merge == "state"
-    rows, pieces = cut_forest(
-        trie.offsets,
-        trie.parents,
-        trie.depths,
-        options.seq_len,
-        options.on_long,
-        prune=options.prune,
-        examples=None if state else ends,
-        supervised=trie.supervised if state else None,
-    )
+    rows, pieces = _cut(partition, options, state=state)
     bound = lower_bound(rows.forest, options.seq_len, engine=engine)
     if options.layout == "walk":
         placement = walk_forest(rows.forest, options.seq_len, engine=engine)
@@ -174,6 +165,21 @@ def plan_windows(partition: Partition, info: TrieInfo, options: PackOptions, eng
     return Planned(windows, pieces, bound, int(rows.forest.lengths.sum()), removed, truncated)
 
 
+def _cut(partition: Partition, options: PackOptions, *, state: bool) -> tuple[RowForest, Pieces]:
+    """Return the forest of rows of a merged layout, and the pieces of its examples."""
+    trie = partition.trie
+    return cut_forest(
+        trie.offsets,
+        trie.parents,
+        trie.depths,
+        options.seq_len,
+        options.on_long,
+        prune=options.prune,
+        examples=None if state else partition.ends,
+        supervised=trie.supervised if state else None,
+    )
+
+
 def kept_pieces(path: Path, manifest: Manifest, table: Any, part: str) -> Iterator[tuple[int, int, int]]:
     """Yield (trie node where the example ends, first target, exclusive last target) of every piece in windows.
 
@@ -191,15 +197,7 @@ def kept_pieces(path: Path, manifest: Manifest, table: Any, part: str) -> Iterat
     if options.layout in UNMERGED_LAYOUTS:
         pieces = cut_examples(ends, trie.parents, trie.depths, options.seq_len, options.on_long, options.prune)
     else:
-        _, pieces = cut_forest(
-            trie.offsets,
-            trie.parents,
-            trie.depths,
-            options.seq_len,
-            options.on_long,
-            prune=options.prune,
-            examples=ends,
-        )
+        _, pieces = _cut(partition, options, state=False)
     columns = (ends.nodes[pieces.examples], pieces.lows, pieces.highs)
     for node, low, high in zip(*(column.tolist() for column in columns), strict=True):
         if high > low:
