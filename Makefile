@@ -6,7 +6,7 @@ READY := $(VENV)/ready
 TORCH := torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench format clean
+.PHONY: help setup demo test check bench pictures format clean
 
 help: ## Show these lines
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -42,6 +42,9 @@ check: $(READY) ## Lint, types, format and tests
 bench: $(READY) ## Print ratios against named alternatives on the same data
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
 	$(BIN)/python -m tests.bench
+
+pictures: $(READY) ## Draw the pictures of the README again
+	$(BIN)/python -m tests.pictures
 
 format: $(READY) ## Format the code
 	$(BIN)/ruff format .

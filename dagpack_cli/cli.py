@@ -93,8 +93,47 @@ class Format(StrEnum):
     TEXT = "text"
     JSONL_TEXT = "jsonl-text"
     CHAT = "chat"
+    SHAREGPT = "sharegpt"
+    ALPACA = "alpaca"
+    PREFERENCE = "preference"
+    RL_GROUPS = "rl-groups"
     PRETOKENISED = "pretokenised"
+    PI = "pi"
+    CLAUDE_CODE = "claude-code"
+    CODEX = "codex"
+    GEMINI = "gemini"
+    SWE_AGENT = "swe-agent"
+    MINI_SWE_AGENT = "mini-swe-agent"
+    OPENHANDS = "openhands"
+    ATIF = "atif"
+    ATIF_IDS = "atif-ids"
+    TAU_BENCH = "tau-bench"
+    ARC_AGI_3 = "arc-agi-3"
     TRANSITIONS = "transitions"
+
+
+class Supervise(StrEnum):
+    """Which parts of a conversation are targets."""
+
+    ASSISTANT = "assistant"
+    LAST_TURN = "last-turn"
+    ALL = "all"
+    COMPLETION = "completion"
+
+
+class GroupWeight(StrEnum):
+    """What a completion of a group with rewards weighs."""
+
+    NONE = "none"
+    REWARD = "reward"
+    ADVANTAGE = "advantage"
+
+
+class Predict(StrEnum):
+    """What is learnt from a game."""
+
+    NEXT_STATE = "next-state"
+    ACTION = "action"
 
 
 class Precision(StrEnum):
@@ -138,8 +177,9 @@ TokenizerOpt = Annotated[
     typer.Option(
         "--tokenizer",
         metavar="NAME|PATH",
-        help="bytes, symbols (every JSON state an id), none (ids are given), or a Hugging Face directory or "
-        "tokenizer.json. auto: bytes for text and chat, symbols for transitions, none for input_ids.",
+        help="bytes, symbols (every JSON state an id), grid (a token a cell), none (ids are given), "
+        "or a Hugging Face directory or tokenizer.json. auto: bytes for text and chat, symbols for games, "
+        "none for ids.",
     ),
 ]
 BosOpt = Annotated[str | None, typer.Option("--bos", metavar="ID|none", help="Override the tokenizer's BOS.")]
@@ -164,6 +204,42 @@ DropOpt = Annotated[
         help="Leave out transitions: self (the state stays), action=JSON, state=JSON. May be repeated.",
     ),
 ]
+PredictOpt = Annotated[
+    Predict, typer.Option("--predict", help="Games: the next state (a world model) or the action (a policy).")
+]
+GridTokensOpt = Annotated[
+    bool, typer.Option("--grid-tokens", help="Games of grids: a token a cell instead of a symbol a state.")
+]
+GroupWeightOpt = Annotated[GroupWeight, typer.Option("--group-weight", help="RL groups: what each completion weighs.")]
+ChatTemplateOpt = Annotated[
+    str,
+    typer.Option(
+        "--chat-template",
+        metavar="auto|builtin|PATH",
+        help="How conversations are written: a Jinja file, a Hugging Face directory, or the built-in template.",
+    ),
+]
+TemplateDateOpt = Annotated[
+    str | None, typer.Option("--template-date", metavar="YYYY-MM-DD", help="What the template takes for today.")
+]
+SuperviseOpt = Annotated[
+    Supervise, typer.Option("--supervise", help="Which messages are targets; completion: what follows the prompt.")
+]
+ThinkingOpt = Annotated[bool, typer.Option("--thinking/--no-thinking", help="Train thinking, or keep it as context.")]
+ToolCallsOpt = Annotated[
+    bool, typer.Option("--tool-calls/--no-tool-calls", help="Train tool calls, or keep them as context.")
+]
+PerTurnOpt = Annotated[
+    bool, typer.Option("--per-turn", help="One example for every trained message, not one for every path.")
+]
+SystemOpt = Annotated[
+    Path | None,
+    typer.Option("--system", metavar="FILE", readable=False, help="The system prompt of sessions that store none."),
+]
+ToolsOpt = Annotated[
+    Path | None,
+    typer.Option("--tools", metavar="FILE", readable=False, help="The tools, a JSON list, of sessions without."),
+]
 MergeOpt = Annotated[
     Merge | None,
     typer.Option("--merge", help="prefix (default), state (Markov games only), none (packed, best-fit, padded)."),
@@ -179,7 +255,10 @@ StrictMarkovOpt = Annotated[
 ]
 ValFractionOpt = Annotated[float, typer.Option("--val-fraction", help="Share of the groups kept for validation.")]
 SeedOpt = Annotated[int, typer.Option("--seed", help="Which groups those are.")]
-SeqLenOpt = Annotated[int, typer.Option("--seq-len", help="Most rows of a window, and of a path.")]
+SeqLenOpt = Annotated[int, typer.Option("--seq-len", help="Most rows of a path, and of a window.")]
+WindowLenOpt = Annotated[
+    int | None, typer.Option("--window-len", help="Most rows of a window, where it is to be more than of a path.")
+]
 LayoutOpt = Annotated[Layout, typer.Option("--layout", help="How examples become windows.")]
 OnLongOpt = Annotated[OnLong, typer.Option("--on-long", help="What happens to examples longer than --seq-len.")]
 PruneOpt = Annotated[bool, typer.Option("--prune/--no-prune", help="Leave out rows that train nothing.")]
@@ -210,7 +289,45 @@ def _ingest_options(values: dict[str, Any]) -> IngestOptions:
         action_field=values["action_field"],
         action_taken=values["action_taken"],
         drop_transition=tuple(values["drop_transition"] or ()),
+        predict=values["predict"].value,
+        grid_tokens=values["grid_tokens"],
+        group_weight=values["group_weight"].value,
+        supervise=values["supervise"].value,
+        thinking=values["thinking"],
+        tool_calls=values["tool_calls"],
+        per_turn=values["per_turn"],
+        system=_text_of("--system", values["system"]),
+        tools=_tools_of(values["tools"]),
     )
+
+
+def _text_of(option: str, path: Path | None) -> str:
+    """Return the text of a small file that an option names."""
+    if path is None:
+        return ""
+    from dagpack_cli.errors import NoInputError
+
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise NoInputError(f"{option} {path}", "does not exist", "a text file") from None
+    except IsADirectoryError:
+        raise UsageError(f"{option} {path}", "is a directory", "a text file") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{option} {path}", f"byte {error.start + 1:,} is not UTF-8", "a text file") from None
+    if not text.strip():
+        raise UsageError(f"{option} {path}", "is empty", "a text file")
+    return text
+
+
+def _tools_of(path: Path | None) -> str:
+    """Return the tools in a file as JSON text."""
+    text = _text_of("--tools", path)
+    if text:
+        from dagpack_cli.corpora import tools_of
+
+        tools_of(text, f"--tools {path}")
+    return text
 
 
 def _trie_options(values: dict[str, Any], layout: str) -> TrieOptions:
@@ -234,6 +351,7 @@ def _pack_options(values: dict[str, Any], merge: str) -> PackOptions:
     objective = values["objective"]
     return PackOptions(
         seq_len=values["seq_len"],
+        window_len=values["window_len"],
         layout=values["layout"].value,
         on_long=values["on_long"].value,
         prune=values["prune"],
@@ -258,7 +376,13 @@ def _execution(values: dict[str, Any], console: Console) -> Execution:
 def _tokenizer(values: dict[str, Any]) -> TokenizerChoice:
     from dagpack_cli.pipeline import TokenizerChoice
 
-    return TokenizerChoice(spec=values["tokenizer"], bos=values["bos"], eos=values["eos"])
+    return TokenizerChoice(
+        spec=values["tokenizer"],
+        bos=values["bos"],
+        eos=values["eos"],
+        template=values["chat_template"],
+        template_date=values["template_date"],
+    )
 
 
 def _print_result(result: BuildResult, *, quiet: bool) -> None:
@@ -287,6 +411,17 @@ def build(
     action_field: ActionFieldOpt = "action",
     action_taken: ActionTakenOpt = False,
     drop_transition: DropOpt = None,
+    predict: PredictOpt = Predict.NEXT_STATE,
+    grid_tokens: GridTokensOpt = False,
+    group_weight: GroupWeightOpt = GroupWeight.NONE,
+    chat_template: ChatTemplateOpt = "auto",
+    template_date: TemplateDateOpt = None,
+    supervise: SuperviseOpt = Supervise.ASSISTANT,
+    thinking: ThinkingOpt = True,
+    tool_calls: ToolCallsOpt = True,
+    per_turn: PerTurnOpt = False,
+    system: SystemOpt = None,
+    tools: ToolsOpt = None,
     merge: MergeOpt = None,
     virtual_root: VirtualRootOpt = False,
     virtual_root_id: VirtualRootIdOpt = None,
@@ -294,6 +429,7 @@ def build(
     val_fraction: ValFractionOpt = 0.0,
     seed: SeedOpt = 0,
     seq_len: SeqLenOpt = 8192,
+    window_len: WindowLenOpt = None,
     layout: LayoutOpt = Layout.DAG,
     on_long: OnLongOpt = OnLong.ERROR,
     prune: PruneOpt = True,
@@ -340,6 +476,17 @@ def ingest(
     action_field: ActionFieldOpt = "action",
     action_taken: ActionTakenOpt = False,
     drop_transition: DropOpt = None,
+    predict: PredictOpt = Predict.NEXT_STATE,
+    grid_tokens: GridTokensOpt = False,
+    group_weight: GroupWeightOpt = GroupWeight.NONE,
+    chat_template: ChatTemplateOpt = "auto",
+    template_date: TemplateDateOpt = None,
+    supervise: SuperviseOpt = Supervise.ASSISTANT,
+    thinking: ThinkingOpt = True,
+    tool_calls: ToolCallsOpt = True,
+    per_turn: PerTurnOpt = False,
+    system: SystemOpt = None,
+    tools: ToolsOpt = None,
     workers: WorkersOpt = 1,
     engine: EngineOpt = Engine.AUTO,
     rehash: RehashOpt = False,
@@ -394,6 +541,7 @@ def pack(
         Path | None, typer.Argument(metavar="NEW_OUT", readable=False, help="Where to publish, if not in OUT itself.")
     ] = None,
     seq_len: SeqLenOpt = 8192,
+    window_len: WindowLenOpt = None,
     layout: LayoutOpt = Layout.DAG,
     on_long: OnLongOpt = OnLong.ERROR,
     prune: PruneOpt = True,
@@ -474,6 +622,29 @@ def show(
         _print_json(facts)
     else:
         print(format_window(facts))
+
+
+@app.command()
+def draw(
+    what: Annotated[
+        Path,
+        typer.Argument(metavar="WHAT", readable=False, help="An output of build, a session, or recordings of a game."),
+    ],
+    window: Annotated[int | None, typer.Option("--window", help="Of a build, this window; 0 if not --trie.")] = None,
+    trie: Annotated[bool, typer.Option("--trie", help="Of a build, its trie.")] = False,
+    partition: Annotated[str | None, typer.Option("--partition", help="Of a build, train (default) or val.")] = None,
+    max_nodes: Annotated[int | None, typer.Option("--max-nodes", help="Most nodes of a tree, graph or trie.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", metavar="FILE.svg", help="Else SVG to stdout.")] = None,
+) -> None:
+    """Draw a build's window or trie, a session's tree or a game's graph as self-contained SVG."""
+    from dagpack_cli import drawing
+
+    picture = drawing.draw(what, window=window, trie=trie, partition=partition, max_nodes=max_nodes)
+    if output is not None:
+        drawing.write_picture(output, picture)
+    else:
+        sys.stdout.buffer.write(picture.encode())  # UTF-8 wherever it goes
+        sys.stdout.buffer.flush()
 
 
 @app.command()

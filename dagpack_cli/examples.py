@@ -7,7 +7,7 @@ A *split* is a folder of plain arrays written while one part of the corpus is re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,6 +23,7 @@ from dagpack_cli.native import open_native
 
 __all__ = [
     "KEPT",
+    "UNTRAINED",
     "Examples",
     "SplitWriter",
     "load_splits",
@@ -34,6 +35,7 @@ __all__ = [
 Int64Array = npt.NDArray[np.int64]
 
 KEPT, EMPTY, SINGLE_TOKEN, DROPPED = "kept", "empty", "single-token", "dropped"
+UNTRAINED = "untrained"  # a conversation in which nothing is supervised: dropped before the trie
 
 _META = pa.schema(
     [
@@ -47,6 +49,7 @@ _META = pa.schema(
         pa.field("weight", pa.float64(), nullable=False),
     ]
 )
+_STAGED = pa.schema([*_META, pa.field("family", pa.large_string()), pa.field("chat", pa.bool_(), nullable=False)])
 _INT32_LIST = pa.large_list(pa.field("element", pa.int32(), nullable=False))  # offsets of 64 bits: no limit at 2^31
 _PROVENANCE = pa.schema(
     [
@@ -70,6 +73,9 @@ class Examples:
         offsets: shape (num_examples + 1,), int64, into ``tokens``.
         runs: shape (num_runs, 2), int32; half-open supervised ranges of an example's own tokens.
         run_offsets: shape (num_examples + 1,), int64, into ``runs``.
+        keys: shape (num_runs, 2), int64; the key of the message of every run, zeros for none.
+        families: a second group of every example, or None.
+        chats: shape (num_examples,), bool; which are conversations.
         meta: id, file, record, line, start, end, group and weight; one row an example.
     """
 
@@ -77,6 +83,9 @@ class Examples:
     offsets: Int64Array
     runs: npt.NDArray[np.int32]
     run_offsets: Int64Array
+    keys: Int64Array
+    families: Sequence[str | None]
+    chats: npt.NDArray[np.bool_]
     meta: pa.Table
 
     @property
@@ -89,6 +98,17 @@ class Examples:
         """Example weights: shape (num_examples,), float64."""
         return np.asarray(self.meta.column("weight").to_numpy(), dtype=np.float64)
 
+    @property
+    def run_owners(self) -> Int64Array:
+        """The example of every run: shape (num_runs,), int64."""
+        return np.repeat(np.arange(self.num_examples), np.diff(self.run_offsets))
+
+    def with_runs(self, kept: npt.NDArray[np.bool_]) -> Examples:
+        """Return the same examples with only some of their runs supervised; ``kept``: shape (num_runs,), bool."""
+        sizes = np.bincount(self.run_owners[kept], minlength=self.num_examples)
+        offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        return replace(self, runs=self.runs[kept], keys=self.keys[kept], run_offsets=offsets)
+
 
 class SplitWriter:
     """Write the examples of one split; tokens go to disk as they come."""
@@ -98,14 +118,17 @@ class SplitWriter:
         self._directory = directory
         self._tokens: IO[bytes] = (directory / "tokens.i32").open("wb")
         self._runs: IO[bytes] = (directory / "runs.i32").open("wb")
+        self._keys: IO[bytes] = (directory / "keys.i64").open("wb")
         self._lengths: list[int] = []
         self._num_runs: list[int] = []
-        self._meta: dict[str, list[Any]] = {name: [] for name in _META.names}
+        self._meta: dict[str, list[Any]] = {name: [] for name in _STAGED.names}
 
     def add(self, example: Example, file: str) -> None:
         """Append one example read from the input named ``file``."""
         self._tokens.write(np.ascontiguousarray(example.tokens, dtype="<i4").tobytes())
         self._runs.write(np.ascontiguousarray(example.runs, dtype="<i4").tobytes())
+        keys = np.zeros((len(example.runs), 2), dtype="<i8") if example.keys is None else example.keys
+        self._keys.write(np.ascontiguousarray(keys, dtype="<i8").tobytes())
         self._lengths.append(len(example.tokens))
         self._num_runs.append(len(example.runs))
         values = (
@@ -117,6 +140,8 @@ class SplitWriter:
             example.end,
             example.group,
             example.weight,
+            example.family,
+            example.chat,
         )
         for column, value in zip(self._meta.values(), values, strict=True):
             column.append(value)
@@ -129,17 +154,19 @@ class SplitWriter:
         """Finish the split; after a failure only let its files go."""
         if kind is None:
             self.close()
-        self._tokens.close()
-        self._runs.close()
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for file in (self._tokens, self._runs, self._keys):
+            file.close()
 
     def close(self) -> None:
         """Finish the split."""
-        self._tokens.close()
-        self._runs.close()
+        self._close_files()
         save_array(self._directory / "lengths.npy", np.array(self._lengths, dtype=np.int64))
         save_array(self._directory / "num_runs.npy", np.array(self._num_runs, dtype=np.int64))
         with open_native(self._directory / "meta.parquet", "wb") as file:
-            pq.write_table(pa.table(self._meta, schema=_META), file, compression="zstd")
+            pq.write_table(pa.table(self._meta, schema=_STAGED), file, compression="zstd")
 
 
 def load_splits(directories: Sequence[Path], remaps: Sequence[npt.NDArray[np.int32]] | None = None) -> Examples:
@@ -155,13 +182,18 @@ def load_splits(directories: Sequence[Path], remaps: Sequence[npt.NDArray[np.int
     lengths = _joined([np.load(directory / "lengths.npy") for directory in directories])
     num_runs = _joined([np.load(directory / "num_runs.npy") for directory in directories])
     runs = _joined([np.fromfile(directory / "runs.i32", dtype="<i4") for directory in directories], np.int32)
-    metas = [pa.table(_read_table(directory / "meta.parquet"), schema=_META) for directory in directories]
+    keys = _joined([np.fromfile(directory / "keys.i64", dtype="<i8") for directory in directories])
+    metas = [pa.table(_read_table(directory / "meta.parquet"), schema=_STAGED) for directory in directories]
+    meta = pa.concat_tables(metas) if metas else _STAGED.empty_table()
     return Examples(
         tokens=_joined(tokens, np.int32),
         offsets=np.concatenate(([0], np.cumsum(lengths))),
         runs=runs.reshape(-1, 2),
         run_offsets=np.concatenate(([0], np.cumsum(num_runs))),
-        meta=pa.concat_tables(metas) if metas else _META.empty_table(),
+        keys=keys.reshape(-1, 2),
+        families=meta.column("family").to_pylist(),
+        chats=np.asarray(meta.column("chat").to_numpy(), dtype=np.bool_),
+        meta=meta.select(_META.names),
     )
 
 
@@ -177,7 +209,7 @@ def provenance_table(
     Args:
         examples: all of them.
         partitions: the partition's name of each example.
-        statuses: what became of each: kept, empty, single-token or dropped.
+        statuses: what became of each: kept, empty, single-token, untrained or dropped.
         end_nodes: shape (num_examples,), int64; node of its partition's trie, -1 where there is none.
     """
     flat_offsets = pa.array(2 * examples.run_offsets)

@@ -34,7 +34,7 @@ __all__ = [
     "parse_options",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 UNMERGED_LAYOUTS = ("packed", "best-fit", "padded")
 LAYOUTS = ("dag", "walk", *UNMERGED_LAYOUTS)
 _Options = TypeVar("_Options", "IngestOptions", "TrieOptions", "PackOptions")
@@ -52,6 +52,25 @@ class IngestOptions:
     action_field: str = "action"
     action_taken: bool = False
     drop_transition: tuple[str, ...] = ()
+    predict: Literal["next-state", "action"] = "next-state"
+    grid_tokens: bool = False
+    group_weight: Literal["none", "reward", "advantage"] = "none"
+    supervise: Literal["assistant", "last-turn", "all", "completion"] = "assistant"
+    thinking: bool = True
+    tool_calls: bool = True
+    per_turn: bool = False
+    system: str = ""  # the texts themselves: files may change or move
+    tools: str = ""
+
+    def __post_init__(self) -> None:
+        """Check what goes together."""
+        if self.per_turn and self.supervise == "all":
+            raise UsageError(
+                "--per-turn",
+                "does not go with --supervise all",
+                "an example per turn trains one message, every token of it",
+                hint="leave --supervise out",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +100,8 @@ class TrieOptions:
 class PackOptions:
     """How the trie becomes windows, and windows become files."""
 
-    seq_len: int = 8192
+    seq_len: int = 8192  # rows of a path
+    window_len: int | None = None  # rows of a window; None: seq_len
     layout: str = "dag"
     on_long: Literal["error", "split", "truncate", "drop"] = "error"
     prune: bool = True
@@ -93,10 +113,21 @@ class PackOptions:
         """Check ranges."""
         if not 1 <= self.seq_len < 2**31:
             raise UsageError("--seq-len", f"{self.seq_len:,}", "a number of rows from 1 to 2,147,483,647")
+        if self.window_len is not None and not self.seq_len <= self.window_len < 2**31:
+            raise UsageError(
+                "--window-len",
+                f"{self.window_len:,}",
+                f"a number of rows from --seq-len, {self.seq_len:,}, to 2,147,483,647: a window holds whole paths",
+            )
         if self.layout not in LAYOUTS:
             raise UsageError("--layout", self.layout, f"one of {', '.join(LAYOUTS)}")
         if not 1 <= self.compression_level <= 22:
             raise UsageError("--compression-level", str(self.compression_level), "1 to 22, a level of zstd")
+
+    @property
+    def capacity(self) -> int:
+        """Most rows of a window."""
+        return self.seq_len if self.window_len is None else self.window_len
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +157,8 @@ class Manifest:
         fingerprint: of the whole build; ``trie_fingerprint`` of its trie.
         versions: of dagpack and the libraries whose version may change bytes.
         ingest, trie, pack: the options.
-        tokenizer: its identity: kind, sha256, vocabulary size, BOS and EOS.
+        tokenizer: its identity: kind, sha256, vocabulary size, BOS and EOS; and, where conversations were
+            written, that of the chat template.
         inputs: in canonical order.
         ignored: (name, reason) of what was found and not read.
         files: every file of the generation but this one.

@@ -56,11 +56,21 @@ _NEXT = "next.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerChoice:
-    """Which tokenizer reads the corpus: ``auto``, ``bytes``, ``symbols``, ``none`` or a path."""
+    """Which tokenizer reads the corpus, and which template writes its conversations.
+
+    Attributes:
+        spec: ``auto``, ``bytes``, ``symbols``, ``none`` or a path.
+        bos: an id or ``none`` instead of the tokenizer's own.
+        eos: likewise.
+        template: ``auto``, ``builtin`` or a path.
+        template_date: what a template takes for today: YYYY-MM-DD.
+    """
 
     spec: str = "auto"
     bos: str | None = None
     eos: str | None = None
+    template: str = "auto"
+    template_date: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +302,8 @@ def _plan(
         tokenizer=tokenizer.spec,
         bos=tokenizer.bos,
         eos=tokenizer.eos,
+        template=tokenizer.template,
+        template_date=tokenizer.template_date,
         options=options,
         known={} if execution.rehash else _known_inputs(corpus, out),
         workers=execution.workers,
@@ -393,6 +405,8 @@ def _ingest(plan: IngestPlan, out: Path, execution: Execution) -> Path:
             "corpus": str(plan.corpus.resolve()),
             "versions": plan.versions,
             "options": asdict(plan.options),
+            "chat_template": plan.identity.get("chat_template"),
+            "chat_template_sources": dict(plan.template_sources),
             "tokenizer": [_absolute(plan.tokenizer[0]), *plan.tokenizer[1:]],
             "inputs": [asdict(entry) for entry in plan.inputs],
             "ignored": plan.ignored,
@@ -407,7 +421,7 @@ def _ingest(plan: IngestPlan, out: Path, execution: Execution) -> Path:
 
 
 def _absolute(spec: str) -> str:
-    return spec if spec in ("bytes", "symbols", "none") else str(Path(spec).resolve())
+    return spec if spec in ("bytes", "symbols", "grid", "none") else str(Path(spec).resolve())
 
 
 def _read_spec(staged: Path) -> dict[str, Any]:

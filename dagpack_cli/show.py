@@ -52,7 +52,7 @@ def describe_window(
             else f"a partition with windows, unlike {partition}"
         )
         raise UsageError("--window", str(number), expected)
-    step = windows_per_file(manifest.pack.seq_len)
+    step = windows_per_file(manifest.pack.capacity)
     windows = read_shard(path / manifest.shards(partition)[number // step])
     low, high = windows.row_offsets[number % step], windows.row_offsets[number % step + 1]
     size = int(high - low)
@@ -72,7 +72,7 @@ def describe_window(
         "num_supervised": int(windows.num_supervised[number % step]),
         "weight_sum": float(windows.weight_sum[number % step]),
         "attention_edges": int(windows.attention_edges[number % step]),
-        "seq_len": manifest.pack.seq_len,
+        "window_len": manifest.pack.capacity,
         "first_row": first_row,
         "rows": columns | {"text": [_text(tokenizer, token) for token in columns["inputs"]]},
         "subtree_ends": ends[first_row:last].tolist(),
@@ -139,7 +139,7 @@ def format_window(facts: dict[str, Any]) -> str:
     ]
     widths = [max(len(row[column]) for row in table) for column in range(len(header))]
     lines = [
-        f"{facts['partition']} window {facts['window']}: {facts['num_rows']:,} of {facts['seq_len']:,} rows, "
+        f"{facts['partition']} window {facts['window']}: {facts['num_rows']:,} of {facts['window_len']:,} rows, "
         f"{facts['num_supervised']:,} supervised pairs, weight {facts['weight_sum']:g}, "
         f"{facts['attention_edges']:,} attention edges, {len(facts['occurrences']):,} examples",
     ]

@@ -33,6 +33,7 @@ def describe(manifest: Manifest, name: str) -> dict[str, Any]:
         "versions": manifest.versions,
         "tokenizer": manifest.tokenizer,
         "seq_len": manifest.pack.seq_len,
+        "window_len": manifest.pack.capacity,
         "layout": manifest.pack.layout,
         "merge": _merge(manifest),
         "objective": manifest.pack.objective,
@@ -45,15 +46,19 @@ def _merge(manifest: Manifest) -> str:
     return "none" if manifest.pack.layout in UNMERGED_LAYOUTS else manifest.trie.merge
 
 
+def _window_len(manifest: Manifest) -> str:
+    return "" if manifest.pack.window_len is None else f"window-len {manifest.pack.window_len:,}, "
+
+
 def _partition(manifest: Manifest, part: str) -> dict[str, Any]:
     packing = manifest.packing[part]
     bound = packing["bound"]
-    windows, seq_len = packing["windows"], manifest.pack.seq_len
+    windows, size = packing["windows"], manifest.pack.capacity
     return {
         **packing,
-        "fill": _ratio(packing["rows"], windows * seq_len),
-        "cells": windows * seq_len,
-        "dense_pairs": windows * seq_len * seq_len,
+        "fill": _ratio(packing["rows"], windows * size),
+        "cells": windows * size,
+        "dense_pairs": windows * size * size,
         "windows_over_bound": _ratio(windows, bound["windows"]),
         "rows_over_bound": _ratio(packing["rows"], bound["rows"]),
         "attention_over_bound": _ratio(packing["attention_edges"], bound["attention_edges"]),
@@ -80,7 +85,7 @@ def format_summary(manifest: Manifest) -> str:
         examples = _count(manifest.ledger[part]["examples"]["kept"], "example")
         lines.append(
             f"{part}: {examples}, {_count(facts['pairs'], 'pair')} in {_count(facts['windows'], 'window')} of "
-            f"{manifest.pack.seq_len:,}; lower bound {facts['bound']['windows']:,}; fill {facts['fill']:.1%}"
+            f"{manifest.pack.capacity:,}; lower bound {facts['bound']['windows']:,}; fill {facts['fill']:.1%}"
         )
         lines.append(
             f"  {facts['rows']:,} rows to compute; against best-fit packing of the same examples "
@@ -98,6 +103,10 @@ def format_summary(manifest: Manifest) -> str:
     if manifest.ignored:
         name, reason = manifest.ignored[0]
         lines.append(f"ignored: {_count(len(manifest.ignored), 'file')}; dagpack stats lists them: {name}: {reason}")
+    if untrained := manifest.ledger["reading"]["untrained"]:
+        lines.append(
+            f"dropped: {_count(untrained, 'conversation')} in which nothing is trained, or only what another trains"
+        )
     if bad:
         lines.append(f"skipped: {_count(bad, 'bad record')}; dagpack stats lists the first {min(bad, 20)}")
     return "\n".join(lines)
@@ -121,10 +130,12 @@ def format_stats(manifest: Manifest, name: str) -> str:
     lines = [
         f"generation   {name}",
         f"layout       {manifest.pack.layout}, merge {_merge(manifest)}, seq-len {manifest.pack.seq_len:,}, "
-        f"objective {manifest.pack.objective}",
+        f"{_window_len(manifest)}objective {manifest.pack.objective}",
         f"tokenizer    {tokenizer['kind']}, {tokenizer['vocab_size']:,} ids, sha256 {str(tokenizer['sha256'])[:12]}",
+        *_template_lines(manifest),
         f"read         {reading['files']:,} files, {reading['records']:,} records; "
         f"{reading['bad_records']:,} bad records, {reading['ignored_files']:,} files ignored",
+        *_reading_lines(reading),
         *(f"             ignored {file}: {reason}" for file, reason in manifest.ignored[:20]),
         *(f"             skipped {where}: {reason}" for where, reason in reading["bad"]),
         "",
@@ -133,6 +144,40 @@ def format_stats(manifest: Manifest, name: str) -> str:
     for part in manifest.partitions:
         lines += ["", *_partition_lines(manifest, part)]
     return "\n".join(lines)
+
+
+def _template_lines(manifest: Manifest) -> list[str]:
+    """Return how conversations were written, and how often that changed what had been written before."""
+    template = manifest.tokenizer.get("chat_template")
+    if template is None:
+        return []
+    hashes = template.get("sha256", {})
+    text = ", ".join(f"{name} sha256 {value[:12]}" for name, value in hashes.items())
+    day = f", date {template['date']}" if template.get("date") else ""
+    lines = [f"template     {'Jinja, ' + text if text else 'built-in ' + template['name']}{day}"]
+    stability = manifest.ledger["reading"]["stability"]
+    if stability["checked"]:
+        broken = stability["checked"] - stability["stable"]
+        causes = ", ".join(f"{cause} {count:,}" for cause, count in stability["breaks"].items())
+        lines.append(
+            f"             {broken:,} of {stability['checked']:,} prefixes that were compared are written differently "
+            f"in the longer conversation{': ' + causes if causes else ''}"
+        )
+        lines += [f"             {where}: {cause}" for where, cause in stability["first"][:3]]
+    return lines
+
+
+def _reading_lines(reading: dict[str, Any]) -> list[str]:
+    """Return what was left out of training on purpose."""
+    lines = []
+    if reading["untrained"]:
+        text = _count(reading["untrained"], "conversation")
+        lines.append(f"             {text} dropped: nothing in them is trained, or another example trains it")
+    if reading["rejected"]:
+        lines.append(
+            f"             {_count(reading['rejected'], 'rejected answer')} kept as context: they train nothing"
+        )
+    return lines
 
 
 def _ledger_lines(manifest: Manifest) -> list[str]:
@@ -217,6 +262,14 @@ def _trie_lines(trie: dict[str, Any]) -> list[str]:
                 f"  {entry['tokens_saved']:>12,} saved: {entry['examples']:,} examples share "
                 f"{entry['run_tokens']:,} tokens, up to token {entry['prefix_tokens']:,}: {text}"
             )
+    if trie.get("sharing_stops"):
+        lines.append("sharing stops here, although the text goes on the same: what differs could stand behind it")
+        for stop in trie["sharing_stops"]:
+            lines.append(
+                f"  {stop['equal_tokens']:>12,} equal tokens behind token {stop['shared_tokens']:,}, where "
+                f"{_count(stop['examples'], 'example')} part over a {stop['kind']}:"
+            )
+            lines += [f"      {_one_line(stop[name])}" for name in ("one", "other")]
     for state, action, outcomes in trie.get("markov_conflicts", [])[:5]:
         lines.append(
             f"  not Markov: state {_one_line(state)} with action {_one_line(action)} leads to {len(outcomes)} states"

@@ -185,8 +185,8 @@ def _check_partition(path: Path, part: str, manifest: Manifest, report: VerifyRe
 def _check_windows(shard: Path, windows: WindowRows, manifest: Manifest) -> None:
     """Check every window of a shard against what a window is."""
     sizes = np.diff(windows.row_offsets)
-    if len(sizes) and (int(sizes.min()) < 1 or int(sizes.max()) > manifest.pack.seq_len):
-        _fail(shard, "a window without rows, or with more than seq-len", f"1 to {manifest.pack.seq_len:,} rows")
+    if len(sizes) and (int(sizes.min()) < 1 or int(sizes.max()) > manifest.pack.capacity):
+        _fail(shard, "a window without rows, or with more than fit", f"1 to {manifest.pack.capacity:,} rows")
     bases = np.repeat(windows.row_offsets[:-1], sizes)
     local = np.arange(len(bases)) - bases
     parents = windows.parents.astype(np.int64)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from commands import AGENTS, BROKEN, TINY, Ran, build, command, environment, run, run_process
 
-COMMANDS = ["build", "ingest", "dedup", "pack", "stats", "verify", "show", "export", "path"]
+COMMANDS = ["build", "ingest", "dedup", "pack", "stats", "verify", "show", "draw", "export", "path"]
 SILENCE = Ran(0, "", "")
 FORMATS = ["text", "source", "jsonl-text", "pretokenised", "chat", "prompt-completion", "transitions"]
 
@@ -101,7 +101,7 @@ def test_json_parses_and_says_what_the_text_says(words: list[str], agents: Path)
             text.out == f"ok: {value['files']:,} files, {value['windows']:,} windows, {value['rows']:,} rows verified\n"
         )
     else:
-        assert f"{value['num_rows']:,} of {value['seq_len']:,} rows" in text.out
+        assert f"{value['num_rows']:,} of {value['window_len']:,} rows" in text.out
         assert len(value["rows"]["inputs"]) == (3 if "3" in words else 48)
 
 

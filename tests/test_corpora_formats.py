@@ -28,9 +28,9 @@ from dagpack_cli.corpora import (
     raise_bad,
     read_examples,
 )
-from dagpack_cli.corpora.parquet_rows import without_nulls
+from dagpack_cli.corpora.files.parquet_rows import without_nulls
+from dagpack_cli.corpora.files.sources import stat_source
 from dagpack_cli.corpora.records import runs_of
-from dagpack_cli.corpora.sources import stat_source
 from dagpack_cli.errors import DataError, MismatchError, UsageError
 from dagpack_cli.tokenizing import ByteTokenizer, GivenIds, SymbolCollector, Symbols
 
@@ -301,7 +301,7 @@ def test_chat_trains_the_assistant(tmp_path: Path) -> None:
 def test_heterogeneous_messages_are_one(tmp_path: Path) -> None:
     """Content as string, parts or null, and arguments as object or text, give the same tokens."""
     call = {"name": "f", "arguments": {"b": [1, None], "a": "é"}}
-    told = {"name": "f", "arguments": '{"a": "\\u00e9",\n "b": [1, null]}'}
+    told = {"name": "f", "arguments": '{"b": [1,\n null], "a": "\\u00e9"}'}
     variants: list[dict[str, Any]] = [
         {"content": None, "tool_calls": [{"id": "1", "type": "function", "function": call}]},
         {"content": "", "tool_calls": [{"function": told}]},
@@ -312,7 +312,7 @@ def test_heterogeneous_messages_are_one(tmp_path: Path) -> None:
     ]
     rows = [{"messages": [{"role": "assistant", **variant}]} for variant in variants]
     texts = {text_of(example) for example in read(written(tmp_path / "a.jsonl", rows))}
-    assert texts == {'<bos><assistant><tool-call>{"name": "f", "arguments": {"a": "é", "b": [1, null]}}<end-of-turn>'}
+    assert texts == {'<bos><assistant><tool-call>{"name": "f", "arguments": {"b": [1, null], "a": "é"}}<end-of-turn>'}
     parts = [{"type": "text", "value": "a"}, {"text": "b"}]
     contents: list[Any] = ["ab", ["a", "b"], [{"type": "text", "text": "ab"}], parts]
     rows = [{"messages": [{"role": "user", "content": content}]} for content in contents]

@@ -325,8 +325,8 @@ def _rewrite_manifest(out: Path, change: Callable[[dict[str, object]], object]) 
 
 
 def _other_version(out: Path) -> tuple[str, str]:
-    path = _rewrite_manifest(out, lambda value: value.update(format_version=2))
-    return str(path), "format version 2; format version 1"
+    path = _rewrite_manifest(out, lambda value: value.update(format_version=3))
+    return str(path), "format version 3; format version 2"
 
 
 def _unknown_field(out: Path) -> tuple[str, str]:

@@ -13,6 +13,8 @@ import pytest
 from dagpack_cli.export import export_examples, export_transitions
 from dagpack_cli.manifest import IngestOptions, PackOptions, TrieOptions
 from dagpack_cli.pipeline import BuildResult, Execution, TokenizerChoice, build
+from dagpack_cli.profile import rows_also_in
+from dagpack_cli.trie import open_trie
 from dagpack_cli.verify import verify_generation
 
 REAL = Path(__file__).resolve().parents[2] / "shared" / "real"
@@ -119,3 +121,16 @@ def test_chat_with_a_real_tokenizer(tmp_path: Path) -> None:
     assert windows["rows"] < windows["pairs"]
     lengths = np.array([len(record["input_ids"]) for record in export_examples(result.path, result.manifest)])
     assert int(lengths.sum()) == result.manifest.ledger["total"]["tokens_in"]
+
+
+def test_a_real_session_weighs_the_same_turn_by_turn(tmp_path: Path) -> None:
+    """Branches and compactions: every trained row has weight 1 with one example a leaf and with one a turn."""
+    tries = []
+    for name, options in (("leaves", {}), ("turns", {"per_turn": True})):
+        result = run("pi/compaction-branches.jsonl", tmp_path / name, ingest=options, seq_len=262_144)
+        tries.append(open_trie(result.path / "trie" / "train"))
+    leaves, turns = tries
+    assert set(np.unique(leaves.weights)) == {0.0, 1.0}
+    assert leaves.weights.sum() == turns.weights.sum() > 10_000
+    assert rows_also_in(leaves, turns) == np.count_nonzero(leaves.weights)
+    assert rows_also_in(turns, leaves) == np.count_nonzero(turns.weights)

@@ -300,7 +300,7 @@ def test_a_window_is_shown_as_it_is_stored(
 def check_page(page: str, facts: dict[str, Any], mask: npt.NDArray[np.bool_]) -> None:
     """Check the drawn matrix and the first columns of a shown window."""
     lines = page.splitlines()
-    assert lines[0].startswith(f"train window {facts['window']}: {facts['num_rows']:,} of {facts['seq_len']:,} rows")
+    assert lines[0].startswith(f"train window {facts['window']}: {facts['num_rows']:,} of {facts['window_len']:,} rows")
     assert lines[1].split()[:6] == ["row", "input", "target", "segment", "depth", "parent"]
     drawn = [line.split() for line in lines[2 : 2 + len(mask)]]
     assert [words[-1] for words in drawn] == ["".join("x" if cell else "." for cell in row) for row in mask]

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from dagpack_cli.errors import DataError, MismatchError
 from dagpack_cli.tokenizing import ByteTokenizer, IdArray, Tokenizer, load_tokenizer
-from dagpack_cli.tokenizing.chat import PieceEncoder, pieces_of, render, template_of
+from dagpack_cli.tokenizing.chat import Part, PieceEncoder, pieces_of, render, targets_of, template_of
 from dagpack_cli.tokenizing.messages import ROLES, Message, ToolCall
+from dagpack_cli.tokenizing.stability import Stability
 
 TOKENIZERS = Path(__file__).resolve().parents[2] / "shared" / "tokenizers"
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
@@ -102,7 +103,7 @@ def test_tools_are_announced_in_the_first_system_message() -> None:
     tokenizer = ByteTokenizer()
     with_system = tokenizer.decode(render([Message(role="system", content="s")], tokenizer, TOOLS)[0])
     without = tokenizer.decode(render([Message(role="user", content="q")], tokenizer, TOOLS)[0])
-    line = '<tools>\n{"function": {"name": "f", "parameters": {}}, "type": "function"}\n</tools>'
+    line = '<tools>\n{"type": "function", "function": {"name": "f", "parameters": {}}}\n</tools>'
     assert with_system.startswith("<bos><system>s\n\n# Tools")
     assert without.startswith("<bos><system># Tools")
     assert line in with_system
@@ -115,8 +116,30 @@ def test_tools_do_not_move_the_supervised_part() -> None:
     chat = [Message(role="assistant", content="old"), Message(role="assistant", content="new")]
     tokenizer = ByteTokenizer()
     pieces = pieces_of(chat, template_of(tokenizer), TOOLS, supervise_from=1)
-    ids, runs = PieceEncoder(tokenizer).encode(pieces)
-    assert supervised(ids, runs, tokenizer) == ["new<end-of-turn>"]
+    found = PieceEncoder(tokenizer).encode(pieces)
+    assert supervised(found.ids, found.runs, tokenizer) == ["new<end-of-turn>"]
+    assert found.turns.tolist() == [1]
+
+
+def test_announced_tools_are_nobody_s_turn() -> None:
+    """A system message added for tools is not trained because the first message is an assistant's; all of it is."""
+    chat = [Message(role="assistant", content="a"), Message(role="user", content="q")]
+    tokenizer = ByteTokenizer()
+    found = PieceEncoder(tokenizer).encode(pieces_of(chat, template_of(tokenizer), TOOLS))
+    assert supervised(found.ids, found.runs, tokenizer) == ["a<end-of-turn>"]
+    assert found.turns.tolist() == [0]
+    every = template_of(tokenizer).pieces(chat, TOOLS, targets_of(chat, supervise="all"))
+    found = PieceEncoder(tokenizer).encode(every)
+    assert sum(end - start for start, end in found.runs.tolist()) == len(found.ids)
+    assert found.turns.tolist() == [-1, 0, 1]
+
+
+def test_built_in_templates_are_stable_by_construction() -> None:
+    """Nothing is compared where nothing can change."""
+    template = template_of(ByteTokenizer())
+    template.pieces([Message(role="user", content="q")], (), [Part.NOTHING])
+    assert template.stability == Stability()
+    assert template.note == ""
 
 
 def test_unknown_role_is_named() -> None:
@@ -218,10 +241,10 @@ def test_forgetting_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     """With a memory of no characters the ids are the same."""
     chat = [Message(role="user", content=text) for text in "abcab"]
     before = render(chat, ByteTokenizer())[0].tolist()
-    monkeypatch.setattr("dagpack_cli.tokenizing.chat._CACHE_CHARACTERS", 0)
+    monkeypatch.setattr("dagpack_cli.tokenizing.encoding._HELD_BYTES", 0)
     encoder = PieceEncoder(ByteTokenizer())
     for _ in range(2):
-        assert encoder.encode(pieces_of(chat, template_of(ByteTokenizer())))[0].tolist() == before
+        assert encoder.encode(pieces_of(chat, template_of(ByteTokenizer()))).ids.tolist() == before
 
 
 def test_call_text_is_json() -> None:

@@ -24,6 +24,7 @@ from dagpack_cli.tokenizing import (
     merge_symbols,
 )
 from dagpack_cli.tokenizing.huggingface import canonical_definition
+from dagpack_cli.tokenizing.symbols import SYMBOLS_NAME
 
 TOKENIZERS = Path(__file__).resolve().parents[2] / "shared" / "tokenizers"
 
@@ -167,10 +168,11 @@ def test_saved_tokenizers_come_back(tokenizer: Tokenizer, tmp_path: Path) -> Non
 def test_a_changed_saved_tokenizer_is_noticed(tmp_path: Path) -> None:
     """One altered symbol no longer fits the identity beside it."""
     Symbols([b"1", b"2"]).save(tmp_path)
-    (tmp_path / "symbols.jsonl").write_bytes(b"1\n3\n")
+    Symbols([b"1", b"3"]).save(tmp_path / "other")
+    (tmp_path / "other" / SYMBOLS_NAME).replace(tmp_path / SYMBOLS_NAME)
     with pytest.raises(DamageError):
         load_saved(tmp_path)
-    (tmp_path / "symbols.jsonl").unlink()
+    (tmp_path / SYMBOLS_NAME).unlink()
     with pytest.raises(DamageError, match="is missing"):
         load_saved(tmp_path)
 

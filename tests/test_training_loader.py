@@ -208,7 +208,7 @@ def test_several_outputs_are_one_dataset(tmp_path: Path, ten: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "corpus", "kind", "message"),
     [
-        (["--seq-len", "16"], None, MismatchError, "seq-len 16; 8, as .* has"),
+        (["--seq-len", "16"], None, MismatchError, "window length 16; 8, as .* has"),
         (["--seq-len", "8", "--objective", "unique"], None, MismatchError, "objective unique; counted, as"),
         (["--seq-len", "8", "--on-long", "split"], TINY / "text", MismatchError, "tokenizer .*; .*, as"),
         (["--seq-len", "8"], [chain(50, 3)], MismatchError, "vocabulary size 151|tokenizer"),

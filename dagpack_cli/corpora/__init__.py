@@ -13,12 +13,13 @@ it and goes on.
 from __future__ import annotations
 
 from dagpack_cli.corpora.discover import Discovery, discover
-from dagpack_cli.corpora.droprules import DropRule, parse_drop_rule
-from dagpack_cli.corpora.formats import choose_tokenizer, kind_of
+from dagpack_cli.corpora.files.sources import Source
+from dagpack_cli.corpora.formats import choose_tokenizer, holds_chats, kind_of
+from dagpack_cli.corpora.games.droprules import DropRule, parse_drop_rule
+from dagpack_cli.corpora.messages import tools_of
 from dagpack_cli.corpora.options import FORMATS, ReadOptions
 from dagpack_cli.corpora.reading import read_examples
 from dagpack_cli.corpora.records import BadRecords, Example, OnBad, ReadCounts, raise_bad
-from dagpack_cli.corpora.sources import Source
 
 __all__ = [
     "FORMATS",
@@ -32,8 +33,10 @@ __all__ = [
     "Source",
     "choose_tokenizer",
     "discover",
+    "holds_chats",
     "kind_of",
     "parse_drop_rule",
     "raise_bad",
     "read_examples",
+    "tools_of",
 ]

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dagpack_cli.corpora import sniff, text
+from dagpack_cli.corpora import sniff
+from dagpack_cli.corpora.datasets import text
+from dagpack_cli.corpora.files.sources import Source, stat_source
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import OnBad, raise_bad
-from dagpack_cli.corpora.sources import Source, stat_source
 from dagpack_cli.errors import DataError, DiskError, NoInputError, PermissionDeniedError
 
 __all__ = ["Discovery", "discover"]
@@ -104,7 +105,7 @@ def _nothing(corpus: Path, exclude: Path | None, found: Discovery) -> NoInputErr
     return NoInputError(
         str(corpus),
         f"nothing in it is recognised: {named}{more}",
-        "text, JSON lines or Parquet with known fields",
+        "text, JSON lines, Parquet or Arrow with known fields",
         hint="name the format with --format",
     )
 

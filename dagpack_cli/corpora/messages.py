@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from dagpack_cli.corpora.json_rows import parse_json
+from dagpack_cli.corpora.files.json_rows import parse_json
 from dagpack_cli.corpora.records import shown
 from dagpack_cli.errors import DataError, shorten
 from dagpack_cli.tokenizing.base import check_text
 from dagpack_cli.tokenizing.messages import Message, ToolCall, check_role, json_text
 
-__all__ = ["message_of", "messages_of", "tools_of"]
+__all__ = ["call_of", "message_of", "messages_of", "said_something", "tools_of", "tools_of_row", "weight_of"]
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _REASONING_PARTS = ("reasoning", "thinking")
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 
 
 def messages_of(value: Any, where: str) -> tuple[Message, ...]:
@@ -30,8 +32,10 @@ def messages_of(value: Any, where: str) -> tuple[Message, ...]:
 def message_of(value: Any, where: str) -> Message:
     """Return one message.
 
-    Content is a string, null, or a list of parts: text parts are joined, reasoning and tool-call
-    parts go where they belong. Arguments of calls may be a mapping or its JSON text.
+    An assistant's message that says nothing is context (see `said_something`). Content is a string,
+    null, or a list of parts: text parts are joined, reasoning and tool-call parts go where they
+    belong. Where there is none, a refusal is what the assistant said. Arguments of calls may be a
+    mapping or its JSON text.
 
     Raises:
         DataError: it is no message, has an unknown role, or a part that is no text.
@@ -43,23 +47,38 @@ def message_of(value: Any, where: str) -> Message:
     for field in _REASONING_FIELDS:
         if isinstance(value.get(field), str):
             reasoning = reasoning or value[field]
+    if not content and isinstance(value.get("refusal"), str):
+        content = value["refusal"]
+    if value.get("audio"):
+        raise DataError(where, '"audio" belongs to this message', "only text can be read")
     listed = value.get("tool_calls") or []
     if not isinstance(listed, list):
         raise DataError(where, f'"tool_calls" is {shown(listed)}', "a list")
-    calls.extend(_call_of(call, where) for call in listed)
-    if isinstance(value.get("function_call"), dict):
-        calls.append(_call_of(value["function_call"], where))
+    calls.extend(call_of(call, where) for call in listed)
+    if value.get("function_call"):
+        calls.append(call_of(value["function_call"], where))
     for text in (content, reasoning):
         check_text(text, where)
-    return Message(
+    message = Message(
         role=role,
         content=content,
         reasoning=reasoning,
         tool_calls=tuple(calls),
         tool_name=_name_of(value.get("name")),
         tool_call_id=_name_of(value.get("tool_call_id")),
-        weight=_weight_of(value, where),
+        weight=weight_of(value, where),
     )
+    return said_something(message)
+
+
+def said_something(message: Message) -> Message:
+    """Return the message, as context where an assistant writes nothing: no text, no thought, no call.
+
+    Files whose calls were lost on the way are full of those; trained, they teach to end the turn at once.
+    """
+    if message.role != "assistant" or message.tool_calls or message.content.strip() or message.reasoning.strip():
+        return message
+    return replace(message, weight=0.0)
 
 
 def tools_of(value: Any, where: str) -> tuple[Any, ...]:
@@ -79,6 +98,22 @@ def tools_of(value: Any, where: str) -> tuple[Any, ...]:
     return tuple(value)
 
 
+def tools_of_row(row: dict[str, Any], where: str) -> tuple[Any, ...]:
+    """Return the tools of a record: its ``tools``, or the older ``functions``, which mean the same.
+
+    Raises:
+        DataError: one of them is no list of tools, or both are given.
+    """
+    tools = tools_of(row.get("tools"), where)
+    functions = tools_of(row.get("functions"), where)
+    if tools and functions:
+        raise DataError(where, 'both "tools" and "functions" are given', "one of them")
+    return tools or tuple(
+        item if isinstance(item, dict) and "function" in item else {"type": "function", "function": item}
+        for item in functions
+    )
+
+
 def _content_of(value: Any, where: str) -> tuple[str, str, list[ToolCall]]:
     """Return the text, the reasoning and the calls in a message's content."""
     if value is None:
@@ -96,21 +131,26 @@ def _content_of(value: Any, where: str) -> tuple[str, str, list[ToolCall]]:
         kind = part.get("type", "text") if isinstance(part, dict) else None
         text = next((part[key] for key in ("text", "value", kind) if key in part), None) if kind else None
         if kind == "tool_call":
-            calls.append(_call_of(text if text is not None else part, where))
-        elif kind in ("text", *_REASONING_PARTS) and isinstance(text, str):
-            (texts if kind == "text" else thoughts).append(text)
+            calls.append(call_of(text if text is not None else part, where))
+        elif kind in (*_TEXT_PARTS, *_REASONING_PARTS) and isinstance(text, str):
+            (thoughts if kind in _REASONING_PARTS else texts).append(text)
         else:
             raise DataError(where, f"a part of the content is {shown(kind)}", "only text can be read")
     return "".join(texts), "".join(thoughts), calls
 
 
-def _call_of(value: Any, where: str) -> ToolCall:
+def call_of(value: Any, where: str) -> ToolCall:
+    """Return a tool call: a name with its arguments, bare or below ``function``, or the JSON text of that.
+
+    Raises:
+        DataError: it has no name, or arguments that are no JSON.
+    """
     if isinstance(value, str):
         value = parse_json(value.encode("utf-8", "surrogatepass"), where)
     inner = value.get("function", value) if isinstance(value, dict) else value
     if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
         raise DataError(where, f"a tool call is {shown(value)}", "a name and arguments")
-    arguments = inner.get("arguments")
+    arguments = inner.get("arguments", inner.get("parameters"))
     if isinstance(arguments, str):
         text = arguments.strip()
         arguments = parse_json(text.encode("utf-8", "surrogatepass"), f"{where}, tool arguments") if text else {}
@@ -127,7 +167,12 @@ def _json(value: Any, name: str, where: str) -> str:
     return text
 
 
-def _weight_of(value: dict[str, Any], where: str) -> float:
+def weight_of(value: dict[str, Any], where: str) -> float:
+    """Return the weight of a message: 1 where it says nothing of it.
+
+    Raises:
+        DataError: it is neither 0 nor 1.
+    """
     for field in ("weight", "loss_weight"):
         weight = value.get(field)
         if weight is None:
@@ -135,7 +180,7 @@ def _weight_of(value: dict[str, Any], where: str) -> float:
         if isinstance(weight, bool) or weight not in (0, 1):
             raise DataError(where, f'"{field}" of a message is {shown(weight)}', "0 or 1")
         return float(weight)
-    return 1.0
+    return float(value["loss"]) if isinstance(value.get("loss"), bool) else 1.0
 
 
 def _name_of(value: Any) -> str:

@@ -59,6 +59,10 @@ class Example:
         end: one after the last.
         group: what must stay in one partition, None where the record does not say.
         kind: the format it was read as.
+        keys: shape (r, 2), int64: the identity of the message each run belongs to, zeros for none;
+            of several examples with one key, the first trains it. None where no run has one.
+        family: another group it belongs to, None for none.
+        chat: it is a conversation, which is dropped and counted where nothing in it is trained.
     """
 
     tokens: Int32Array
@@ -71,6 +75,9 @@ class Example:
     end: int
     group: str | None
     kind: str
+    keys: npt.NDArray[np.int64] | None = None
+    family: str | None = None
+    chat: bool = False
 
 
 @dataclass(slots=True)
@@ -82,12 +89,14 @@ class ReadCounts:
         examples: examples made of them.
         bad_records: records left out because something was wrong with them.
         dropped_pairs: transitions that a drop rule removed.
+        rejected: examples that are only there to be told from the chosen ones: they train nothing.
     """
 
     records: int = 0
     examples: int = 0
     bad_records: int = 0
     dropped_pairs: int = 0
+    rejected: int = 0
 
 
 class BadRecords:
@@ -151,7 +160,10 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A conversation; messages before ``supervise_from`` are a prompt."""
+    """A conversation; messages before ``supervise_from`` are a prompt.
+
+    ``tools`` are JSON values: what the assistant may call.
+    """
 
     messages: tuple[Message, ...]
     tools: tuple[Any, ...] = ()
@@ -160,9 +172,10 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """JSON values in canonical bytes, one token each."""
+    """JSON values in canonical bytes, one token each; runs as in `Example`, None for all of them."""
 
     values: Sequence[bytes]
+    runs: Int32Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +191,8 @@ class Record:
     """One example before tokenising.
 
     ``start`` and ``end`` are -1 where they cover all of it; ``dropped`` counts the transitions
-    that a rule removed behind it.
+    that a rule removed behind it. ``family`` is another group that this one belongs to: the session
+    that this one was forked from. A ``rejected`` answer trains nothing, and is counted.
     """
 
     place: Place
@@ -186,9 +200,11 @@ class Record:
     id: str
     weight: float = 1.0
     group: str | None = None
+    family: str | None = None
     start: int = -1
     end: int = -1
     dropped: int = 0
+    rejected: bool = False
 
 
 def runs_of(mask: npt.NDArray[np.bool_]) -> Int32Array:

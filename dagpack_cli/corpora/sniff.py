@@ -6,14 +6,14 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from dagpack_cli.corpora import text
+from dagpack_cli.corpora.datasets import text
+from dagpack_cli.corpora.files.json_array import is_array
+from dagpack_cli.corpora.files.json_rows import parse_json, read_texts
+from dagpack_cli.corpora.files.sources import table_kind
+from dagpack_cli.corpora.files.streams import BOM, head_of, open_stream
 from dagpack_cli.corpora.formats import recognise
-from dagpack_cli.corpora.json_array import is_array
-from dagpack_cli.corpora.json_rows import parse_json, read_texts
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import OnBad, shown_keys
-from dagpack_cli.corpora.sources import is_parquet
-from dagpack_cli.corpora.streams import BOM, head_of, open_stream
 from dagpack_cli.errors import DataError
 
 __all__ = ["format_of_file"]
@@ -31,11 +31,12 @@ def format_of_file(path: Path, name: str, options: ReadOptions) -> tuple[str | N
     records.
 
     Raises:
-        DataError: the file is a damaged archive or Parquet file.
+        DataError: the file is a damaged archive, Parquet or Arrow file.
         NoInputError, PermissionDeniedError, DiskError: it cannot be read.
     """
-    if is_parquet(path, name):
-        return _structured(_parquet_rows(path, name), options)
+    table = table_kind(path, name)
+    if table:
+        return _structured(_table_rows(table, path, name), options)
     with open_stream(path, name) as stream:
         head = head_of(stream, _HEAD)
     if options.format is not None:
@@ -49,10 +50,14 @@ def format_of_file(path: Path, name: str, options: ReadOptions) -> tuple[str | N
     return _plain(head)
 
 
-def _parquet_rows(path: Path, name: str) -> list[dict[str, Any]]:
-    from dagpack_cli.corpora.parquet_rows import first_parquet_rows
+def _table_rows(kind: str, path: Path, name: str) -> list[dict[str, Any]]:
+    if kind == "parquet":
+        from dagpack_cli.corpora.files.parquet_rows import first_parquet_rows
 
-    return first_parquet_rows(path, name, _RECORDS)
+        return first_parquet_rows(path, name, _RECORDS)
+    from dagpack_cli.corpora.files.arrow_rows import first_arrow_rows
+
+    return first_arrow_rows(path, name, _RECORDS)
 
 
 def _json_rows(path: Path, name: str, head: bytes, on_bad: OnBad) -> tuple[list[dict[str, Any]], int]:

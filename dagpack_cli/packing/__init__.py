@@ -12,10 +12,13 @@ this package compiles nothing.
 
 from __future__ import annotations
 
-from dagpack_cli.packing.bound import Bound, lower_bound
+from dagpack_cli.packing.apart import best_fit_apart
+from dagpack_cli.packing.bound import Bound, lower_bound, node_windows
 from dagpack_cli.packing.bundle import bundle_leaves
 from dagpack_cli.packing.chains import best_fit_decreasing, next_fit, one_each
+from dagpack_cli.packing.closed_walk import closed_walk
 from dagpack_cli.packing.engine import Engine
+from dagpack_cli.packing.first_fit import first_fit
 from dagpack_cli.packing.forest import Forest
 from dagpack_cli.packing.placement import Placement, check_placement, place_leaves
 from dagpack_cli.packing.walk import walk_forest
@@ -25,11 +28,15 @@ __all__ = [
     "Engine",
     "Forest",
     "Placement",
+    "best_fit_apart",
     "best_fit_decreasing",
     "bundle_leaves",
     "check_placement",
+    "closed_walk",
+    "first_fit",
     "lower_bound",
     "next_fit",
+    "node_windows",
     "one_each",
     "place_leaves",
     "walk_forest",

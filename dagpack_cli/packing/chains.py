@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from dagpack_cli.errors import TreeError
 from dagpack_cli.packing.engine import Engine, uses_kernel
+from dagpack_cli.packing.leaf_order import number_by_first
 
 __all__ = ["best_fit_decreasing", "next_fit", "one_each"]
 
@@ -90,7 +91,7 @@ def best_fit_decreasing(
         in_order = _plain_best_fit(items[order].tolist(), seq_len)
     windows = np.empty(len(items), dtype=np.int64)
     windows[order] = in_order
-    return _number_by_first(windows)
+    return number_by_first(windows)
 
 
 def one_each(lengths: npt.NDArray[np.integer[Any]], seq_len: int) -> npt.NDArray[np.int64]:
@@ -128,14 +129,6 @@ def _plain_best_fit(items: list[int], seq_len: int) -> npt.NDArray[np.int64]:
         if room > length:
             insort(rooms, (room - length, window))
     return windows
-
-
-def _number_by_first(windows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Return dense window numbers renumbered by the first item of each window."""
-    _, firsts = np.unique(windows, return_index=True)
-    ranks = np.empty(len(firsts), dtype=np.int64)
-    ranks[np.argsort(firsts)] = np.arange(len(firsts))
-    return ranks[windows]
 
 
 def _checked_lengths(lengths: npt.NDArray[np.integer[Any]], seq_len: int) -> npt.NDArray[np.int64]:

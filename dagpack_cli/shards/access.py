@@ -24,12 +24,12 @@ class WindowReader:
 
     Args:
         shards: the files, or folders of ``.npy``, in order.
-        seq_len: of the build, which fixes how many windows a file and a row group hold.
+        window_len: of the build, which fixes how many windows a file and a row group hold.
         num_windows: of the partition.
     """
 
-    def __init__(self, shards: Sequence[Path], seq_len: int, num_windows: int) -> None:
-        self._shards, self._seq_len, self._num_windows = list(shards), seq_len, num_windows
+    def __init__(self, shards: Sequence[Path], window_len: int, num_windows: int) -> None:
+        self._shards, self._window_len, self._num_windows = list(shards), window_len, num_windows
         self._groups: OrderedDict[tuple[int, int], WindowRows] = OrderedDict()
         self._arrays: dict[int, dict[str, Any]] = {}
 
@@ -50,9 +50,9 @@ class WindowReader:
         """
         if not 0 <= number < self._num_windows:
             raise IndexError(f"window {number} of {self._num_windows}")
-        shard, local = divmod(number, windows_per_file(self._seq_len))
+        shard, local = divmod(number, windows_per_file(self._window_len))
         if self._shards[shard].suffix == ".parquet":
-            group, at = divmod(local, windows_per_group(self._seq_len))
+            group, at = divmod(local, windows_per_group(self._window_len))
             return _window(self._group(shard, group), at)
         if shard not in self._arrays:
             self._arrays[shard] = open_npy(self._shards[shard])

@@ -47,9 +47,9 @@ class ShardReport:
         self.owned += int(windows.owned.sum())
 
 
-def windows_per_file(seq_len: int) -> int:
-    """Return the fixed number of windows of a shard: a function of ``seq_len`` alone."""
-    return max(1, _FILE_ROWS // seq_len)
+def windows_per_file(window_len: int) -> int:
+    """Return the fixed number of windows of a shard: a function of ``window_len`` alone."""
+    return max(1, _FILE_ROWS // window_len)
 
 
 def write_shards(
@@ -58,7 +58,7 @@ def write_shards(
     windows: _Windows,
     *,
     shard_format: ShardFormat,
-    seq_len: int,
+    window_len: int,
     metadata: Mapping[str, str],
     compression_level: int,
     workers: int,
@@ -71,7 +71,7 @@ def write_shards(
     """
     directory.mkdir(parents=True, exist_ok=True)
     report = ShardReport()
-    step = windows_per_file(seq_len)
+    step = windows_per_file(window_len)
     pending: list[Future[None]] = []
     with ThreadPoolExecutor(max_workers=workers) as pool:
         for number, first in enumerate(range(0, windows.num_windows, step)):
@@ -81,7 +81,7 @@ def write_shards(
             while len(pending) >= workers:
                 pending.pop(0).result()
             pending.append(
-                pool.submit(_write, directory, name, rows, shard_format, seq_len, metadata, compression_level)
+                pool.submit(_write, directory, name, rows, shard_format, window_len, metadata, compression_level)
             )
             progress(rows.num_windows)
         for future in pending:
@@ -94,18 +94,18 @@ def _write(
     name: str,
     rows: WindowRows,
     shard_format: ShardFormat,
-    seq_len: int,
+    window_len: int,
     metadata: Mapping[str, str],
     compression_level: int,
 ) -> None:
     if shard_format == "parquet":
         from dagpack_cli.shards.parquet import write_parquet
 
-        write_parquet(directory / f"{name}.parquet", rows, seq_len, metadata, compression_level)
+        write_parquet(directory / f"{name}.parquet", rows, window_len, metadata, compression_level)
     else:
         from dagpack_cli.shards.npy import write_npy
 
-        write_npy(directory / name, rows, seq_len)
+        write_npy(directory / name, rows, window_len)
 
 
 def read_shard(path: Path) -> WindowRows:

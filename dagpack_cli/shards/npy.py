@@ -21,13 +21,13 @@ PAD = {"inputs": -1, "targets": -1, "segments": -1, "parents": -1}
 _SCALARS = {"lengths": np.int32, "num_supervised": np.int64, "weight_sum": np.float64, "attention_edges": np.int64}
 
 
-def write_npy(directory: Path, windows: WindowRows, seq_len: int) -> None:
-    """Write windows as a folder of ``.npy`` arrays of shape (num_windows, seq_len)."""
+def write_npy(directory: Path, windows: WindowRows, window_len: int) -> None:
+    """Write windows as a folder of ``.npy`` arrays of shape (num_windows, window_len)."""
     directory.mkdir(parents=True)
     lengths = np.diff(windows.row_offsets)
-    present = np.arange(seq_len) < lengths[:, None]
+    present = np.arange(window_len) < lengths[:, None]
     for name, dtype in ROW_COLUMNS.items():
-        padded: npt.NDArray[Any] = np.full((windows.num_windows, seq_len), PAD.get(name, 0), dtype=dtype)
+        padded: npt.NDArray[Any] = np.full((windows.num_windows, window_len), PAD.get(name, 0), dtype=dtype)
         padded[present] = getattr(windows, name)
         save_array(directory / f"{name}.npy", padded)
     scalars = {"lengths": lengths.astype(np.int32)} | {

@@ -40,13 +40,13 @@ def _schema(metadata: Mapping[str, str]) -> pa.Schema:
     return pa.schema(fields, metadata=dict(metadata))
 
 
-def windows_per_group(seq_len: int) -> int:
-    """Return the fixed number of windows of a row group: a function of ``seq_len`` alone."""
-    return max(1, _GROUP_ROWS // seq_len)
+def windows_per_group(window_len: int) -> int:
+    """Return the fixed number of windows of a row group: a function of ``window_len`` alone."""
+    return max(1, _GROUP_ROWS // window_len)
 
 
 def write_parquet(
-    path: Path, windows: WindowRows, seq_len: int, metadata: Mapping[str, str], compression_level: int
+    path: Path, windows: WindowRows, window_len: int, metadata: Mapping[str, str], compression_level: int
 ) -> None:
     """Write windows as one Parquet file; the bytes depend on the arguments and on pyarrow alone."""
     schema = _schema(metadata)
@@ -64,7 +64,7 @@ def write_parquet(
         pq.write_table(
             pa.Table.from_arrays(columns, schema=schema),
             file,
-            row_group_size=windows_per_group(seq_len),
+            row_group_size=windows_per_group(window_len),
             compression="zstd",
             compression_level=compression_level,
             use_dictionary=False,

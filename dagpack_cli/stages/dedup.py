@@ -11,24 +11,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.claims import join_families, settle_claims
 from dagpack_cli.errors import DataError, UsageError
 from dagpack_cli.examples import (
     EMPTY,
     KEPT,
     SINGLE_TOKEN,
+    UNTRAINED,
     Examples,
     load_splits,
     provenance_table,
     read_lines,
     write_provenance,
 )
+from dagpack_cli.lints import sharing_stops
 from dagpack_cli.manifest import FileEntry, IngestOptions, InputEntry, Manifest, TrieOptions, fingerprint, parse_options
 from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.partitions import PARTITIONS, assign_partitions
 from dagpack_cli.profile import rows_also_in, trie_profile
 from dagpack_cli.stages.receipts import Listener, read_receipt, write_receipt
 from dagpack_cli.storage import sha256_file
-from dagpack_cli.tokenizing import Symbols, Tokenizer, load_tokenizer, merge_symbols
+from dagpack_cli.tokenizing import Symbols, Tokenizer, load_tokenizer, merge_symbols, shown_symbol
+from dagpack_cli.tokenizing.stability import Stability
 from dagpack_cli.trie import (
     Engine,
     Trie,
@@ -127,17 +131,23 @@ def dedup_splits(
     examples, tokenizer = _load(staged, spec, options)
     root, vocab_size = _virtual_root(tokenizer, options, examples)
     tokenizer.save(partial / "tokenizer")
-    reading = _reading(spec, receipts)
-    lengths = np.diff(examples.offsets)
-    pairs = np.maximum(lengths - (0 if root is not None else 1), 0)
-    statuses = np.where(lengths == 0, EMPTY, np.where(pairs == 0, SINGLE_TOKEN, KEPT))
+    for name, source in spec["chat_template_sources"].items():
+        file = "chat_template.jinja" if name == "default" else f"chat_template_{name}.jinja"
+        (partial / "tokenizer" / file).write_text(source, encoding="utf-8")
+    groups = join_families(
+        examples.keys, examples.run_owners, examples.meta.column("group").to_pylist(), examples.families
+    )
+    examples = examples.with_runs(settle_claims(examples.keys, examples.run_owners))
+    first_target = 1 if root is None else 0
+    statuses = _statuses(examples, first_target)
+    reading = _reading(spec, receipts) | {"untrained": int(np.count_nonzero(statuses == UNTRAINED))}
     parts = assign_partitions(
         examples.tokens,
         examples.offsets,
         examples.runs,
         examples.run_offsets,
-        examples.meta.column("group").to_pylist(),
-        first_target=1 if root is None else 0,
+        groups,
+        first_target=first_target,
         val_fraction=options.val_fraction,
         seed=options.seed,
     )
@@ -153,6 +163,8 @@ def dedup_splits(
             _report_conflicts(conflicts, options, listener)
             save_trie(trie, partial / "trie" / name)
             profiles[name] = trie_profile(trie, tokenizer.decode) | {"markov_conflicts": conflicts}
+            if tokenizer.kind in ("bytes", "huggingface"):
+                profiles[name]["sharing_stops"] = sharing_stops(trie, tokenizer.decode)
             tries[name] = trie
         listener.progress("dedup", number + 1, len(PARTITIONS))
     if "val" in tries and options.merge == "prefix":
@@ -161,6 +173,8 @@ def dedup_splits(
     table = provenance_table(examples, [PARTITIONS[part] for part in parts], statuses.tolist(), end_nodes)
     write_provenance(partial / "examples.parquet", table, None, {})
     identity = tokenizer.identity() | {"vocab_size": vocab_size, "virtual_root": root}
+    if spec["chat_template"] is not None:
+        identity["chat_template"] = spec["chat_template"]
     info = TrieInfo(
         trie_fingerprint=trie_fingerprint,
         versions=spec["versions"],
@@ -178,6 +192,16 @@ def dedup_splits(
     return directory
 
 
+def _statuses(examples: Examples, first_target: int) -> npt.NDArray[np.str_]:
+    """Return what becomes of every example before the trie: shape (num_examples,)."""
+    lengths = np.diff(examples.offsets)
+    pairs = np.maximum(lengths - first_target, 0)
+    trains = np.zeros(examples.num_examples, dtype=np.bool_)
+    trains[examples.run_owners[examples.runs[:, 1] > first_target]] = True
+    kept = np.where(examples.chats & ~trains, UNTRAINED, KEPT)
+    return np.asarray(np.where(lengths == 0, EMPTY, np.where(pairs == 0, SINGLE_TOKEN, kept)))
+
+
 def _load(staged: Path, spec: dict[str, Any], options: TrieOptions) -> tuple[Examples, Tokenizer]:
     splits = [staged / "splits" / f"{number:05d}" for number in range(len(spec["splits"]))]
     name, bos, eos = spec["tokenizer"]
@@ -191,6 +215,13 @@ def _load(staged: Path, spec: dict[str, Any], options: TrieOptions) -> tuple[Exa
                 hint="leave --merge out: equal prefixes are merged",
             )
         return load_splits(splits), tokenizer
+    if options.merge == "state" and spec["options"]["predict"] == "action":
+        raise UsageError(
+            "--merge state",
+            "does not go with --predict action: an action is one node everywhere, whatever was seen before it",
+            "prefix keeps what led to it",
+            hint="leave --merge out, or --predict next-state",
+        )
     symbols, remaps = merge_symbols([read_lines(split / "symbols.jsonl") for split in splits])
     return load_splits(splits, remaps), Symbols(symbols, virtual_root=options.virtual_root == "auto")
 
@@ -225,7 +256,16 @@ def _reading(spec: dict[str, Any], receipts: list[dict[str, Any]]) -> dict[str, 
         "bad_records": sum(receipt["bad_records"] for receipt in receipts) + len(spec["skipped"]),
         "bad": (spec["skipped"] + bad)[:20],
         "dropped_transitions": sum(receipt["dropped_transitions"] for receipt in receipts),
+        "rejected": sum(receipt["rejected"] for receipt in receipts),
+        "stability": _stability(receipts),
     }
+
+
+def _stability(receipts: list[dict[str, Any]]) -> dict[str, Any]:
+    total = Stability()
+    for receipt in receipts:
+        total = total.merge(Stability.from_json(receipt["stability"]))
+    return total.to_json()
 
 
 def _partition_trie(
@@ -252,7 +292,11 @@ def _partition_trie(
         trains = np.cumsum(change[:-1]) > 0
         weights = np.where(trains, np.repeat(supervision.weights, lengths), 0.0)
         transitions = count_transitions(tokens, offsets, weights, trains)
-        conflicts = [list(entry) for entry in markov_conflicts(transitions, symbols)] if symbols is not None else []
+        if symbols is not None:
+            conflicts = [
+                [shown_symbol(state), action, [shown_symbol(outcome) for outcome in outcomes]]
+                for state, action, outcomes in markov_conflicts(transitions, symbols)
+            ]
         if options.merge == "state":
             return merge_states(transitions), np.full(len(chosen), -1, dtype=np.int64), conflicts
     trie, ends = build_trie(tokens, offsets, engine=engine)

@@ -23,6 +23,7 @@ from dagpack_cli.corpora import (
     Source,
     choose_tokenizer,
     discover,
+    holds_chats,
     parse_drop_rule,
     raise_bad,
     read_examples,
@@ -33,6 +34,9 @@ from dagpack_cli.manifest import FORMAT_VERSION, IngestOptions, InputEntry, fing
 from dagpack_cli.stages.receipts import Listener, read_receipt, write_receipt
 from dagpack_cli.storage import sha256_file
 from dagpack_cli.tokenizing import SymbolCollector, Tokenizer, load_tokenizer
+from dagpack_cli.tokenizing.chat import Template
+from dagpack_cli.tokenizing.stability import Stability
+from dagpack_cli.tokenizing.templates import load_template
 
 __all__ = ["IngestPlan", "ingest_splits", "plan_ingest"]
 
@@ -52,7 +56,9 @@ class IngestPlan:
         skipped: files left out because they are damaged, with ``--on-error skip``.
         splits: consecutive source numbers, one list a split.
         tokenizer: a specification for `load_tokenizer`, with its BOS and EOS.
-        identity: of the tokenizer.
+        template: a specification for `load_template`, with its date; None where there are no conversations.
+        template_sources: its texts by name; none for a built-in one.
+        identity: of the tokenizer, and of the template.
         versions: of the libraries that matter.
         fingerprint: of the ingest.
     """
@@ -64,6 +70,8 @@ class IngestPlan:
     skipped: list[list[str]]
     splits: list[list[int]]
     tokenizer: tuple[str, str | None, str | None]
+    template: tuple[str, str | None] | None
+    template_sources: Mapping[str, str]
     identity: dict[str, Any]
     versions: dict[str, str]
     options: IngestOptions
@@ -80,6 +88,15 @@ def read_options(options: IngestOptions) -> ReadOptions:
         action_field=options.action_field,
         action_taken=options.action_taken,
         drop_rules=tuple(parse_drop_rule(rule) for rule in options.drop_transition),
+        predict=options.predict,
+        grid_tokens=options.grid_tokens,
+        group_weight=options.group_weight,
+        supervise=options.supervise,
+        thinking=options.thinking,
+        tool_calls=options.tool_calls,
+        per_turn=options.per_turn,
+        system=options.system,
+        tools=options.tools,
     )
 
 
@@ -90,6 +107,8 @@ def plan_ingest(
     tokenizer: str,
     bos: str | None,
     eos: str | None,
+    template: str,
+    template_date: str | None,
     options: IngestOptions,
     known: Mapping[str, Sequence[Any]],
     workers: int,
@@ -103,6 +122,8 @@ def plan_ingest(
         tokenizer: as given: ``auto``, ``bytes``, ``symbols``, ``none`` or a path.
         bos: overrides the tokenizer's.
         eos: likewise.
+        template: how conversations are written: ``auto``, ``builtin`` or a path.
+        template_date: what a template takes for today.
         options: of the ingest.
         known: name -> [size, mtime, ctime, inode, sha256] of the last build; an input with equal
             numbers is not read again.
@@ -117,7 +138,7 @@ def plan_ingest(
     on_bad: OnBad = bad if options.on_error == "skip" else raise_bad
     with _located(corpus):
         found = discover(corpus, exclude=out, options=read_options(options), on_bad=on_bad)
-    spec = choose_tokenizer(found.inputs, tokenizer)
+    spec = choose_tokenizer(found.inputs, tokenizer, grid_tokens=options.grid_tokens)
     loaded = load_tokenizer(spec, bos=bos, eos=eos)
     checksums = _checksums(found.inputs, known, workers, listener)
     inputs = [
@@ -126,6 +147,15 @@ def plan_ingest(
     ]
     versions = library_versions(huggingface=loaded.kind == "huggingface")
     identity = loaded.identity()
+    written = None
+    sources: Mapping[str, str] = {}
+    if any(holds_chats(source.format) for source in found.inputs):
+        written = (template, template_date)
+        loaded_template = load_template(template, loaded, date=template_date)
+        identity["chat_template"] = loaded_template.identity()
+        sources = loaded_template.sources
+        if loaded_template.note:
+            listener.note(loaded_template.note)
     ignored = [list(pair) for pair in found.ignored]
     formats = [source.format for source in found.inputs]
     parts = (FORMAT_VERSION, versions, asdict(options), identity, [asdict(entry) for entry in inputs], formats)
@@ -137,6 +167,8 @@ def plan_ingest(
         skipped=[list(pair) for pair in bad.first],
         splits=_split(found.inputs),
         tokenizer=(spec, bos, eos),
+        template=written,
+        template_sources=sources,
         identity=identity,
         versions=versions,
         options=options,
@@ -192,7 +224,12 @@ def ingest_splits(plan: IngestPlan, directory: Path, *, workers: int, listener: 
         DataError: a bad record, unless the options say ``skip``; or an input changed while it was read.
     """
     jobs = [
-        (directory / "splits" / f"{number:05d}", [plan.sources[source] for source in split], plan.tokenizer)
+        (
+            directory / "splits" / f"{number:05d}",
+            [plan.sources[source] for source in split],
+            plan.tokenizer,
+            plan.template,
+        )
         for number, split in enumerate(plan.splits)
     ]
     open_jobs = [job for job in jobs if (read_receipt(job[0]) or {}).get("sources") != _names(job[1])]
@@ -244,22 +281,33 @@ def _cached_tokenizer(spec: str, bos: str | None, eos: str | None) -> Tokenizer:
     return load_tokenizer(spec, bos=bos, eos=eos)
 
 
+@functools.lru_cache(maxsize=2)
+def _cached_template(spec: tuple[str, str | None, str | None], written: tuple[str, str | None]) -> Template:
+    return load_template(written[0], _cached_tokenizer(*spec), date=written[1])
+
+
 def _read_split(
-    job: tuple[Path, list[Source], tuple[str, str | None, str | None]], *, options: IngestOptions, corpus: Path
+    job: tuple[Path, list[Source], tuple[str, str | None, str | None], tuple[str, str | None] | None],
+    *,
+    options: IngestOptions,
+    corpus: Path,
 ) -> None:
     """Read the files of one split into its folder, the receipt last."""
-    directory, sources, spec = job
+    directory, sources, spec, written = job
     shutil.rmtree(directory, ignore_errors=True)
     bad = BadRecords()
     on_bad: OnBad = bad if options.on_error == "skip" else raise_bad
     counts = ReadCounts()
     collector = SymbolCollector() if spec[0] == "symbols" else None
     reader: Tokenizer | SymbolCollector = collector if collector is not None else _cached_tokenizer(*spec)
+    template = None if written is None else _cached_template(spec, written)
+    if template is not None:
+        template.stability = Stability()
     reading = read_options(options)
     with SplitWriter(directory) as writer:
         for source in sources:
             with _located(corpus):
-                for example in read_examples(source, reader, reading, on_bad, counts=counts):
+                for example in read_examples(source, reader, reading, on_bad, template=template, counts=counts):
                     writer.add(example, source.name)
             after = os.stat(source.path)
             if [after.st_size, after.st_mtime_ns, after.st_ctime_ns, after.st_ino] != identity_of(source):
@@ -276,6 +324,8 @@ def _read_split(
             "bad_records": bad.count,
             "bad": [list(entry) for entry in bad.first],
             "dropped_transitions": counts.dropped_pairs,
+            "rejected": counts.rejected,
+            "stability": (Stability() if template is None else template.stability).to_json(),
         },
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.errors import NoInputError
-from dagpack_cli.examples import EMPTY, SINGLE_TOKEN
+from dagpack_cli.examples import EMPTY, SINGLE_TOKEN, UNTRAINED
 from dagpack_cli.manifest import (
     PackOptions,
 )
@@ -30,7 +30,8 @@ def partition_ledger(partition: Partition, planned: Planned, report: ShardReport
     statuses = np.asarray(partition.table.column("status"))[rows]
     lengths = np.asarray(partition.table.column("num_tokens"), dtype=np.int64)[rows]
     root = 0 if info.virtual_root is None else 1
-    pairs = int(np.maximum(lengths - 1 + np.where(lengths > 0, root, 0), 0).sum())
+    pairs = np.maximum(lengths - 1 + np.where(lengths > 0, root, 0), 0)
+    untrained = statuses == UNTRAINED
     pieces = planned.pieces
     dropped_examples = pieces.num_dropped_examples
     state = info.trie.merge == "state"
@@ -40,14 +41,14 @@ def partition_ledger(partition: Partition, planned: Planned, report: ShardReport
             "kept": len(partition.chosen) - dropped_examples,
             "empty": int(np.count_nonzero(statuses == EMPTY)),
             "single_token": int(np.count_nonzero(statuses == SINGLE_TOKEN)),
-            "dropped": dropped_examples,
+            "dropped": dropped_examples + int(np.count_nonzero(untrained)),
         },
         "pairs": {
-            "in": pairs,
+            "in": int(pairs.sum()),
             "in_windows": report.counts,
             "pruned": planned.removed if state else pieces.num_pruned,
             "truncated": planned.truncated if state else pieces.num_truncated,
-            "dropped": pieces.num_dropped,
+            "dropped": pieces.num_dropped + int(pairs[untrained].sum()),
         },
         "tokens_in": int(lengths.sum()),
         "merged": report.counts - report.owned,
@@ -79,7 +80,7 @@ def total_ledger(ledger: dict[str, Any], info: TrieInfo) -> dict[str, Any]:
     return total
 
 
-def check_trains(packing: dict[str, Any], ledger: dict[str, Any]) -> None:
+def check_trains(packing: dict[str, Any], ledger: dict[str, Any], info: TrieInfo) -> None:
     """Raise unless the training partition has something to train on."""
     total = ledger["total"]
     if total["pairs"]["in"] == 0:
@@ -88,6 +89,16 @@ def check_trains(packing: dict[str, Any], ledger: dict[str, Any]) -> None:
             f"no example of {total['examples']['in']:,} has two tokens",
             "at least one pair of a token and the next",
             hint="look into the files, or name what they hold with --format",
+        )
+    untrained = info.reading["untrained"]
+    if untrained and packing["train"]["supervised_pairs"] == 0:
+        conversations = "one conversation" if untrained == 1 else f"{untrained:,} conversations"
+        template = info.tokenizer["chat_template"]["name"]
+        raise NoInputError(
+            "the corpus",
+            f"nothing is trained in its {conversations} (chat template: {template})",
+            "messages of an assistant are trained",
+            hint="chat needs assistant messages of weight 1; --supervise all trains every message",
         )
     if total["pairs"]["dropped"] == total["pairs"]["in"]:
         raise NoInputError(
@@ -129,7 +140,7 @@ def packing_summary(
             "rows": planned.bound.rows,
             "attention_edges": planned.bound.attention,
         },
-        "baselines": layout_baselines(given, packed, turns, options.seq_len, engine),
+        "baselines": layout_baselines(given, packed, turns, options.capacity, engine),
     }
 
 

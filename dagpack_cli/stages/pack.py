@@ -82,6 +82,7 @@ def pack_trie(
     metadata = {
         "dagpack.format_version": str(FORMAT_VERSION),
         "dagpack.seq_len": str(options.seq_len),
+        "dagpack.window_len": str(options.capacity),
         "dagpack.vocab_size": str(info.tokenizer["vocab_size"]),
         "dagpack.tokenizer_sha256": str(info.tokenizer["sha256"]),
     }
@@ -95,7 +96,7 @@ def pack_trie(
             partition.name,
             planned.windows,
             shard_format=options.shard_format,
-            seq_len=options.seq_len,
+            window_len=options.capacity,
             metadata=metadata | {"dagpack.partition": partition.name},
             compression_level=options.compression_level,
             workers=workers,
@@ -107,7 +108,7 @@ def pack_trie(
         packing[partition.name] = packing_summary(partition, planned, report, options, engine)
     ledger["total"] = total_ledger(ledger, info)
     ledger["reading"] = info.reading
-    check_trains(packing, ledger)
+    check_trains(packing, ledger, info)
     write_provenance(staged / "examples.parquet", table, provenance.windows(), metadata, provenance.statuses())
     rows = {f"shards/{path.name}": 0 for path in (staged / "shards").glob("*")}
     manifest = Manifest(
@@ -140,7 +141,7 @@ def _row_counts(
     names: dict[str, int], packing: dict[str, Any], options: PackOptions, num_examples: int
 ) -> dict[str, int]:
     """Return the rows of each file: windows of a shard, examples of the provenance."""
-    step = windows_per_file(options.seq_len)
+    step = windows_per_file(options.capacity)
     counts = {"examples.parquet": num_examples}
     for name in names:
         partition, number = Path(name).stem.rsplit("-", 1)

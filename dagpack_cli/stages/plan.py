@@ -145,11 +145,11 @@ def plan_windows(partition: Partition, info: TrieInfo, options: PackOptions, eng
         return _plan_unmerged(trie, ends, options, engine)
     state = info.trie.merge == "state"
     rows, pieces = _cut(partition, options, state=state)
-    bound = lower_bound(rows.forest, options.seq_len, engine=engine)
+    bound = lower_bound(rows.forest, options.capacity, engine=engine)
     if options.layout == "walk":
-        placement = walk_forest(rows.forest, options.seq_len, engine=engine)
+        placement = walk_forest(rows.forest, options.capacity, engine=engine)
     else:
-        leaf_windows = bundle_leaves(rows.forest, options.seq_len, engine=engine)
+        leaf_windows = bundle_leaves(rows.forest, options.capacity, engine=engine)
         placement = place_leaves(rows.forest, leaf_windows, engine=engine)
     totals = None
     if state:
@@ -219,12 +219,12 @@ def _plan_unmerged(trie: Trie, ends: ExampleEnds, options: PackOptions, engine: 
     pieces = cut_examples(ends, trie.parents, trie.depths, options.seq_len, options.on_long, options.prune)
     lengths = (pieces.highs - pieces.lows)[pieces.highs > pieces.lows]
     if options.layout == "packed":
-        placed = next_fit(lengths, options.seq_len, engine=engine)
+        placed = next_fit(lengths, options.capacity, engine=engine)
     elif options.layout == "best-fit":
-        placed = best_fit_decreasing(lengths, options.seq_len, engine=engine)
+        placed = best_fit_decreasing(lengths, options.capacity, engine=engine)
     else:
-        placed = one_each(lengths, options.seq_len)
+        placed = one_each(lengths, options.capacity)
     forest = Forest.from_parents(np.full(len(lengths), -1, dtype=np.int32), lengths, engine=engine)
-    bound = lower_bound(forest, options.seq_len, engine=engine)
+    bound = lower_bound(forest, options.capacity, engine=engine)
     windows = UnmergedWindows(trie, pieces, placed, ends.supervision, engine)
     return Planned(windows, pieces, bound, int(lengths.sum()), 0, 0)

@@ -1,4 +1,4 @@
-"""Tokenizers: bytes (built in), Hugging Face, symbols, none; and chats rendered to ids.
+"""Tokenizers: bytes and grid (built in), Hugging Face, symbols, none; and chats rendered to ids.
 
 ``load_tokenizer`` turns what the user wrote into a `Tokenizer`; ``Tokenizer.save`` and
 ``load_saved`` carry it along with a build. `SymbolCollector` and `merge_symbols` number the JSON
@@ -13,22 +13,35 @@ from pathlib import Path
 from dagpack_cli.errors import DamageError, UsageError
 from dagpack_cli.tokenizing.base import IdArray, Tokenizer, check_text, read_saved
 from dagpack_cli.tokenizing.byte_level import BOS, EOS, ByteTokenizer
+from dagpack_cli.tokenizing.files import TOKENIZER_NAME, find_eos, read_definition
 from dagpack_cli.tokenizing.given import GivenIds
-from dagpack_cli.tokenizing.huggingface import TOKENIZER_NAME, HuggingFaceTokenizer, find_eos, read_definition
-from dagpack_cli.tokenizing.symbols import SYMBOLS_NAME, SymbolCollector, Symbols, merge_symbols
+from dagpack_cli.tokenizing.grid import GridTokenizer, frame_cells
+from dagpack_cli.tokenizing.huggingface import HuggingFaceTokenizer
+from dagpack_cli.tokenizing.symbols import (
+    SYMBOLS_NAME,
+    SymbolCollector,
+    Symbols,
+    merge_symbols,
+    read_symbols,
+    shown_symbol,
+)
 
 __all__ = [
     "ByteTokenizer",
     "GivenIds",
+    "GridTokenizer",
     "HuggingFaceTokenizer",
     "IdArray",
     "SymbolCollector",
     "Symbols",
     "Tokenizer",
     "check_text",
+    "frame_cells",
     "load_saved",
     "load_tokenizer",
     "merge_symbols",
+    "read_symbols",
+    "shown_symbol",
 ]
 
 _INT32_END = 2**31
@@ -38,7 +51,7 @@ def load_tokenizer(spec: str, *, bos: str | int | None = None, eos: str | int | 
     """Return the tokenizer that the user asked for.
 
     Args:
-        spec: ``bytes``, ``symbols``, ``none``, or the path of a Hugging Face directory or a
+        spec: ``bytes``, ``grid``, ``symbols``, ``none``, or the path of a Hugging Face directory or a
             ``tokenizer.json``. ``symbols`` gives an empty list: reading fills a `SymbolCollector`.
         bos: an id to start documents with, ``"none"`` for none, None for the tokenizer's own.
         eos: the same for their end.
@@ -53,6 +66,11 @@ def load_tokenizer(spec: str, *, bos: str | int | None = None, eos: str | int | 
         tokenizer = ByteTokenizer(bos_id=_choose(first, BOS), eos_id=_choose(last, EOS))
     elif spec == "none":
         tokenizer = GivenIds(bos_id=_choose(first, None), eos_id=_choose(last, None))
+    elif spec == "grid":
+        for option, value in (("--bos", bos), ("--eos", eos)):
+            if value is not None:
+                raise UsageError(option, f"{value} with --grid-tokens", "cells and actions have their own BOS and EOS")
+        return GridTokenizer()
     elif spec == "symbols":
         return Symbols([], bos_id=_choose(first, None), eos_id=_choose(last, None))
     else:
@@ -77,10 +95,12 @@ def load_saved(directory: Path) -> Tokenizer:
             tokenizer = ByteTokenizer(bos_id=first, eos_id=last)
         elif kind == "none":
             tokenizer = GivenIds(bos_id=first, eos_id=last)
+        elif kind == "grid":
+            tokenizer = GridTokenizer()
         elif kind == "symbols":
-            lines = (directory / SYMBOLS_NAME).read_bytes().split(b"\n")[:-1]
+            values = read_symbols(directory / SYMBOLS_NAME)
             rooted = fields.get("virtual_root") is not None
-            tokenizer = Symbols(lines, virtual_root=rooted, bos_id=first, eos_id=last)
+            tokenizer = Symbols(values, virtual_root=rooted, bos_id=first, eos_id=last)
         elif kind == "huggingface":
             definition = (directory / TOKENIZER_NAME).read_bytes()
             default = "default" if first is not None else None

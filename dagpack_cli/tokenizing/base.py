@@ -24,7 +24,7 @@ class Tokenizer(Protocol):
     """Turns text into token ids; every id lies in ``range(vocab_size)``.
 
     Attributes:
-        kind: ``"bytes"``, ``"huggingface"``, ``"symbols"`` or ``"none"``.
+        kind: ``"bytes"``, ``"grid"``, ``"huggingface"``, ``"symbols"`` or ``"none"``.
         vocab_size: one more than the largest id; None where the ids are not ours to know.
         bos_id: the id that starts a whole document, None for none.
         eos_id: the id that ends a whole document, None for none.
@@ -33,7 +33,7 @@ class Tokenizer(Protocol):
 
     @property
     def kind(self) -> str:
-        """Return which of the four kinds this is."""
+        """Return which of the five kinds this is."""
         ...
 
     @property

@@ -7,9 +7,9 @@ is known from the pieces, never searched for in the ids afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,35 +17,103 @@ import numpy.typing as npt
 from dagpack_cli.errors import MismatchError
 from dagpack_cli.tokenizing import byte_level
 from dagpack_cli.tokenizing.base import IdArray, Tokenizer
+from dagpack_cli.tokenizing.encoding import PieceEncoder
 from dagpack_cli.tokenizing.huggingface import HuggingFaceTokenizer
 from dagpack_cli.tokenizing.messages import Message, check_role, tool_list_text
+from dagpack_cli.tokenizing.pieces import Part, Piece, Rendered
+from dagpack_cli.tokenizing.stability import Stability
 
-__all__ = ["Piece", "PieceEncoder", "Template", "pieces_of", "render", "template_of"]
+__all__ = [
+    "Part",
+    "Piece",
+    "PieceEncoder",
+    "Rendered",
+    "Supervise",
+    "Template",
+    "pieces_of",
+    "render",
+    "targets_of",
+    "template_of",
+]
 
-_CACHE_CHARACTERS = 32 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A control id, or a text to encode on its own; supervised as targets or not."""
-
-    value: int | str
-    supervised: bool = False
+Supervise = Literal["assistant", "last-turn", "all", "completion"]
 
 
 class Template(Protocol):
-    """How one kind of tokenizer writes messages."""
+    """How conversations are written.
 
-    def start(self) -> list[Piece]:
-        """Return what stands before the first message."""
+    Attributes:
+        note: what the user should know about the choice of this template; empty for nothing.
+        stability: how the prefixes of the conversations written so far compared; a new one may be
+            put in its place, to count anew.
+    """
+
+    note: str
+    stability: Stability
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """Return the texts of the template by name, to be kept with a build; none for a built-in one."""
         ...
 
-    def message(self, message: Message, supervised: bool) -> Iterator[Piece]:
-        """Yield the pieces of one message; ``supervised`` marks what the assistant wrote."""
+    def identity(self) -> dict[str, object]:
+        """Return what tells this template from any other: JSON values, no paths."""
+        ...
+
+    def pieces(
+        self, messages: Sequence[Message], tools: Sequence[Any], targets: Sequence[Part], where: str = ""
+    ) -> list[Piece]:
+        """Return the pieces of a conversation.
+
+        Args:
+            messages: the conversation, not empty.
+            tools: JSON values: what the assistant may call.
+            targets: which parts of each message are trained.
+            where: names the conversation in `Stability.first`.
+
+        Raises:
+            DataError: the template cannot write it; ``where`` is then the message, or empty.
+        """
         ...
 
 
-class ByteTemplate:
+class _MessageWise:
+    """A template that writes message by message: what is appended never changes what stands before.
+
+    Every prefix is stable by construction, so none is compared.
+    """
+
+    def __init__(self, note: str = "") -> None:
+        self.note = note
+        self.stability = Stability()
+        self.sources: dict[str, str] = {}
+
+    def start(self) -> int | None:
+        """Return the token before the first message, None for none."""
+        raise NotImplementedError
+
+    def message(self, message: Message, target: Part, turn: int) -> Iterator[Piece]:
+        """Yield the pieces of one message."""
+        raise NotImplementedError
+
+    def pieces(
+        self, messages: Sequence[Message], tools: Sequence[Any], targets: Sequence[Part], where: str = ""
+    ) -> list[Piece]:
+        """Return the pieces of a conversation; tools are announced in the first system message."""
+        # BOS and an announcement that no message holds are trained only where every token is.
+        every = bool(targets and targets[0] & Part.HEADER)
+        first = self.start()
+        pieces = [] if first is None else [Piece(first, every)]
+        listed: list[tuple[int, Message]] = list(enumerate(messages))
+        if tools:
+            listed = _announce(listed, tool_list_text(tools))
+        for index, message in listed:
+            target = targets[index] if index >= 0 else Part.ALL if every else Part.NOTHING
+            pieces.extend(self.message(message, target, index))
+        return pieces
+
+
+class ByteTemplate(_MessageWise):
     """Role id, thinking, content, tool calls, end of turn; the built-in ids of the byte tokenizer."""
 
     _ROLE_IDS: ClassVar[dict[str, int]] = {
@@ -57,69 +125,81 @@ class ByteTemplate:
         "function": byte_level.TOOL,
     }
 
-    def __init__(self, bos_id: int | None) -> None:
+    def __init__(self, bos_id: int | None, note: str = "") -> None:
+        super().__init__(note)
         self._bos_id = bos_id
 
-    def start(self) -> list[Piece]:
-        """Return BOS."""
-        return [] if self._bos_id is None else [Piece(self._bos_id)]
+    def identity(self) -> dict[str, object]:
+        """Return its name."""
+        return {"kind": "builtin", "name": "bytes"}
 
-    def message(self, message: Message, supervised: bool) -> Iterator[Piece]:
+    def start(self) -> int | None:
+        """Return BOS."""
+        return self._bos_id
+
+    def message(self, message: Message, target: Part, turn: int) -> Iterator[Piece]:
         """Yield the pieces of one message."""
-        yield Piece(self._ROLE_IDS[message.role])
+        yield Piece(self._ROLE_IDS[message.role], Part.HEADER in target, turn)
         if message.reasoning:
-            yield Piece(byte_level.THINKING, supervised)
-            yield Piece(message.reasoning, supervised)
+            thinking = Part.THINKING in target
+            yield Piece(byte_level.THINKING, thinking, turn)
+            yield Piece(message.reasoning, thinking, turn)
             if message.content:
                 # A second marker ends the thinking, or content could not be told from it.
-                yield Piece(byte_level.THINKING, supervised)
-        yield Piece(message.content, supervised)
+                yield Piece(byte_level.THINKING, thinking, turn)
+        yield Piece(message.content, Part.CONTENT in target, turn)
         for call in message.tool_calls:
-            yield Piece(byte_level.TOOL_CALL, supervised)
-            yield Piece(call.text(), supervised)
-        yield Piece(byte_level.END_OF_TURN, supervised)
+            yield Piece(byte_level.TOOL_CALL, Part.TOOL_CALLS in target, turn)
+            yield Piece(call.text(), Part.TOOL_CALLS in target, turn)
+        yield Piece(byte_level.END_OF_TURN, Part.END in target, turn)
 
 
-class ChatMLTemplate:
+class ChatMLTemplate(_MessageWise):
     """``<|im_start|>role``, thinking, content, tool calls, ``<|im_end|>``, each line ended."""
 
     _ROLE_NAMES: ClassVar[dict[str, str]] = {"developer": "system", "function": "tool"}
 
-    def __init__(self, im_start: int, im_end: int, bos_id: int | None) -> None:
+    def __init__(self, im_start: int, im_end: int, bos_id: int | None, note: str = "") -> None:
+        super().__init__(note)
         self._im_start = im_start
         self._im_end = im_end
         self._bos_id = bos_id
 
-    def start(self) -> list[Piece]:
-        """Return BOS, where the tokenizer adds one."""
-        return [] if self._bos_id is None else [Piece(self._bos_id)]
+    def identity(self) -> dict[str, object]:
+        """Return its name."""
+        return {"kind": "builtin", "name": "chatml"}
 
-    def message(self, message: Message, supervised: bool) -> Iterator[Piece]:
+    def start(self) -> int | None:
+        """Return BOS, where the tokenizer adds one."""
+        return self._bos_id
+
+    def message(self, message: Message, target: Part, turn: int) -> Iterator[Piece]:
         """Yield the pieces of one message."""
-        yield Piece(self._im_start)
-        yield Piece(self._ROLE_NAMES.get(message.role, message.role) + "\n")
+        header = Part.HEADER in target
+        yield Piece(self._im_start, header, turn)
+        yield Piece(self._ROLE_NAMES.get(message.role, message.role) + "\n", header, turn)
         if message.reasoning:
-            yield Piece(f"<think>\n{message.reasoning}\n</think>\n\n", supervised)
-        yield Piece(message.content, supervised)
+            yield Piece(f"<think>\n{message.reasoning}\n</think>\n\n", Part.THINKING in target, turn)
+        yield Piece(message.content, Part.CONTENT in target, turn)
         for index, call in enumerate(message.tool_calls):
             lead = "\n" if index or message.content else ""
-            yield Piece(f"{lead}<tool_call>\n{call.text()}\n</tool_call>", supervised)
-        yield Piece(self._im_end, supervised)
-        yield Piece("\n")
+            yield Piece(f"{lead}<tool_call>\n{call.text()}\n</tool_call>", Part.TOOL_CALLS in target, turn)
+        yield Piece(self._im_end, Part.END in target, turn)
+        yield Piece("\n", header, turn)
 
 
-def template_of(tokenizer: Tokenizer) -> Template:
-    """Return the template that fits ``tokenizer``.
+def template_of(tokenizer: Tokenizer, note: str = "") -> Template:
+    """Return the built-in template that fits ``tokenizer``, which carries ``note``.
 
     Raises:
         MismatchError: none is known; a template is never guessed.
     """
     if isinstance(tokenizer, byte_level.ByteTokenizer):
-        return ByteTemplate(tokenizer.bos_id)
+        return ByteTemplate(tokenizer.bos_id, note)
     if isinstance(tokenizer, HuggingFaceTokenizer):
         start, end = tokenizer.token_to_id("<|im_start|>"), tokenizer.token_to_id("<|im_end|>")
         if start is not None and end is not None:
-            return ChatMLTemplate(start, end, tokenizer.bos_id)
+            return ChatMLTemplate(start, end, tokenizer.bos_id, note)
         raise MismatchError(
             f"--tokenizer {tokenizer.label}",
             "no chat template is known for this tokenizer",
@@ -131,13 +211,56 @@ def template_of(tokenizer: Tokenizer) -> Template:
     )
 
 
+def targets_of(
+    messages: Sequence[Message],
+    *,
+    supervise: Supervise = "assistant",
+    supervise_from: int = 0,
+    thinking: bool = True,
+    tool_calls: bool = True,
+) -> list[Part]:
+    """Return which parts of each message are trained.
+
+    What an assistant writes is its thinking, its content, its calls and the token that ends its
+    turn; messages of weight 0 are context under every rule.
+
+    Args:
+        messages: the conversation.
+        supervise: ``assistant``: what the assistant writes; ``last-turn``: of that, the last
+            message alone; ``completion``: every part of the messages from ``supervise_from`` on, or,
+            where no message is a prompt, of those after the last one that is no assistant's;
+            ``all``: every token.
+        supervise_from: the first message that is no prompt.
+        thinking: whether thinking is trained.
+        tool_calls: whether calls are; without them, a turn that ends in calls has no trained end.
+    """
+    found = [Part.NOTHING] * len(messages)
+    wanted = [index for index, message in enumerate(messages) if message.weight != 0]
+    written = [index for index in wanted if messages[index].role == "assistant" and index >= supervise_from]
+    if supervise == "completion":
+        first = supervise_from
+        if first == 0:
+            others = [index for index, message in enumerate(messages) if message.role != "assistant"]
+            first = others[-1] + 1 if others else 0
+        wanted = [index for index in wanted if index >= first]
+    elif supervise == "last-turn":
+        wanted = written[-1:]
+    elif supervise == "assistant":
+        wanted = written
+    for index in wanted:
+        part = Part.ALL if supervise == "all" else Part.WRITTEN
+        if not thinking:
+            part &= ~Part.THINKING
+        if not tool_calls and messages[index].tool_calls:
+            part &= ~(Part.TOOL_CALLS | Part.END)
+        found[index] = part
+    return found
+
+
 def pieces_of(
     messages: Sequence[Message], template: Template, tools: Sequence[Any] | None = None, *, supervise_from: int = 0
 ) -> list[Piece]:
-    """Return the pieces of a conversation; none for an empty one.
-
-    Supervised is what the assistant writes, thinking, content, calls and the closing token, in
-    messages of weight other than 0.
+    """Return the pieces of a conversation, with what the assistant writes supervised; none for an empty one.
 
     Args:
         messages: the conversation.
@@ -150,76 +273,25 @@ def pieces_of(
     """
     if not messages:
         return []
-    numbered = list(enumerate(messages))
-    if tools:
-        numbered = _announce(numbered, tool_list_text(tools))
-    pieces = list(template.start())
-    for index, message in numbered:
-        role = check_role(message.role, f"message {index + 1}")
-        supervised = role == "assistant" and message.weight != 0 and index >= supervise_from
-        pieces.extend(template.message(message, supervised))
-    return pieces
+    for index, message in enumerate(messages):
+        check_role(message.role, f"message {index + 1}")
+    return template.pieces(messages, tools or (), targets_of(messages, supervise_from=supervise_from))
 
 
 def _announce(numbered: list[tuple[int, Message]], text: str) -> list[tuple[int, Message]]:
+    if not numbered:
+        return []
     index, first = numbered[0]
     if first.role not in ("system", "developer"):
-        return [(index, Message(role="system", content=text)), *numbered]
+        return [(-1, Message(role="system", content=text)), *numbered]
     content = f"{first.content}\n\n{text}" if first.content else text
     return [(index, replace(first, content=content)), *numbered[1:]]
-
-
-class PieceEncoder:
-    """Encodes pieces, each distinct text once: system prompts repeat in every conversation.
-
-    The memory of what was encoded is bounded by the characters it holds; forgetting changes
-    nothing but time.
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._known: dict[str, IdArray] = {}
-        self._held = 0
-
-    def learn(self, texts: Iterable[str]) -> None:
-        """Encode the texts that are new, in one batch."""
-        if self._held > _CACHE_CHARACTERS:
-            self._known.clear()
-            self._held = 0
-        new = [text for text in dict.fromkeys(texts) if text not in self._known]
-        self._held += sum(map(len, new))
-        self._known.update(zip(new, self._tokenizer.encode_pieces(new), strict=True))
-
-    def encode(self, pieces: Sequence[Piece]) -> tuple[IdArray, npt.NDArray[np.int32]]:
-        """Return the ids of ``pieces`` and their supervised runs.
-
-        Returns:
-            ids, shape (n,), int32; and runs, shape (r, 2), int32: half-open ranges of positions
-            that are supervised as targets, sorted, disjoint and merged.
-        """
-        self.learn(piece.value for piece in pieces if isinstance(piece.value, str))
-        parts: list[IdArray] = []
-        runs: list[tuple[int, int]] = []
-        position = 0
-        for piece in pieces:
-            value = piece.value
-            part = self._known[value] if isinstance(value, str) else np.array([value], dtype=np.int32)
-            end = position + len(part)
-            if piece.supervised and end > position:
-                if runs and runs[-1][1] == position:
-                    runs[-1] = (runs[-1][0], end)
-                else:
-                    runs.append((position, end))
-            parts.append(part)
-            position = end
-        ids = np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
-        return ids, np.array(runs, dtype=np.int32).reshape(-1, 2)
 
 
 def render(
     messages: Sequence[Message], tokenizer: Tokenizer, tools: Sequence[Any] | None = None
 ) -> tuple[IdArray, npt.NDArray[np.int32]]:
-    """Return a conversation's ids and supervised runs; see `pieces_of` for what is supervised.
+    """Return a conversation's ids and supervised runs: what the assistant writes.
 
     Returns:
         ids, shape (n,), int32; runs, shape (r, 2), int32, half-open ranges of target positions.
@@ -233,4 +305,5 @@ def render(
     >>> ids.tolist(), runs.tolist()
     ([0, 259, 115, 262, 260, 99, 262], [[5, 7]])
     """
-    return PieceEncoder(tokenizer).encode(pieces_of(messages, template_of(tokenizer), tools))
+    rendered = PieceEncoder(tokenizer).encode(pieces_of(messages, template_of(tokenizer), tools))
+    return rendered.ids, rendered.runs

@@ -11,22 +11,46 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
-from dagpack_cli.errors import DiskError, MismatchError, NoInputError, PermissionDeniedError, UsageError, shorten
+from dagpack_cli.errors import (
+    DataError,
+    MismatchError,
+    shorten,
+)
 from dagpack_cli.tokenizing.base import IdArray, check_text, with_ends, write_saved
+from dagpack_cli.tokenizing.cutting import Control, Controls, Cut, prove_cut
+from dagpack_cli.tokenizing.files import TOKENIZER_NAME
 
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["TOKENIZER_NAME", "HuggingFaceTokenizer", "find_eos"]
+__all__ = ["HuggingFaceTokenizer", "Located", "canonical_definition"]
 
-TOKENIZER_NAME = "tokenizer.json"
-_SPECIAL_FILES = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json")
+# Stands before a text that is encoded as if something stood before it; private characters, so no text holds it.
+_MARK = "\U000f0001dagpack\U000f0001"
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Ids of a text, and which of its characters each stands for.
+
+    Attributes:
+        ids: shape (n,), int32.
+        starts: shape (n,), int64: first character of each, not falling.
+        ends: shape (n,), int64: the one after its last, not falling.
+    """
+
+    ids: IdArray
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
 
 
 class HuggingFaceTokenizer:
@@ -74,6 +98,77 @@ class HuggingFaceTokenizer:
         """Return the id of one vocabulary entry, None where there is none."""
         return self._tokenizer.token_to_id(token)
 
+    @cached_property
+    def controls(self) -> Controls:
+        """The special tokens, which are never read out of text."""
+        listed = sorted(self._tokenizer.get_added_tokens_decoder().items())
+        return Controls(Control(at, item.content, item.lstrip, item.rstrip) for at, item in listed if item.special)
+
+    @cached_property
+    def cut(self) -> Cut:
+        """Where texts may be cut, proven on a probe (see `cutting`)."""
+        return prove_cut(
+            self.controls,
+            lambda text: self.locate_whole(text).ids.tolist(),
+            lambda text: self.encode_pieces([text])[0].tolist(),
+            lambda text: self.encode_inner([text])[0].tolist(),
+        )
+
+    @cached_property
+    def _inner(self) -> tokenizers.Tokenizer:
+        """A second tokenizer that knows the mark: adding a token to the first could change how it reads others."""
+        import tokenizers
+
+        inner = _load(self.definition, self.label)
+        inner.add_tokens([tokenizers.AddedToken(_MARK, special=False, normalized=False)])
+        return inner
+
+    def encode_inner(self, texts: Sequence[str]) -> list[IdArray]:
+        """Return the ids of every text as one that has something before it.
+
+        Raises:
+            DataError: a text holds half of a surrogate pair, or the private mark.
+        """
+        _check_inner(texts)
+        found = self._inner.encode_batch_fast([_MARK + text for text in texts], add_special_tokens=False)
+        listed = [encoding.ids for encoding in found]
+        return [np.array(ids[self._behind_mark(ids) :], dtype=np.int32) for ids in listed]
+
+    def locate(self, text: str, *, inner: bool = False) -> Located:
+        """Return the ids of a text and where they stand in it.
+
+        Args:
+            text: the text.
+            inner: as one that has something before it.
+
+        Raises:
+            DataError: it holds half of a surrogate pair, or, for ``inner``, the private mark.
+        """
+        if not inner:
+            check_text(text, "text")
+            return _located(self._tokenizer.encode(text, add_special_tokens=False))
+        _check_inner([text])
+        found = self._inner.encode(_MARK + text, add_special_tokens=False)
+        return _located(found, self._behind_mark(found.ids), len(_MARK))
+
+    def _behind_mark(self, ids: list[int]) -> int:
+        mark = self._inner.token_to_id(_MARK)
+        assert mark is not None
+        return ids.index(mark) + 1
+
+    def locate_whole(self, text: str) -> Located:
+        """Return the ids of a text in which special tokens are read, and where they stand in it.
+
+        Raises:
+            DataError: it holds half of a surrogate pair.
+        """
+        check_text(text, "text")
+        self._tokenizer.encode_special_tokens = False
+        try:
+            return _located(self._tokenizer.encode(text, add_special_tokens=False))
+        finally:
+            self._tokenizer.encode_special_tokens = True
+
     def encode_documents(self, texts: Sequence[str]) -> list[IdArray]:
         """Return every text between the tokenizer's own special tokens, EOS appended unless already last."""
         pieces = self.encode_pieces(texts)
@@ -109,6 +204,20 @@ class HuggingFaceTokenizer:
                 ends = whole[:start], whole[start + len(inner) :]
                 return np.array(ends[0], dtype=np.int32), np.array(ends[1], dtype=np.int32)
         raise MismatchError(self.label, "its post-processor rewrites the text's own ids", "it may only add some around")
+
+
+def _located(found: tokenizers.Encoding, skipped: int = 0, ahead: int = 0) -> Located:
+    offsets = np.array(found.offsets, dtype=np.int64).reshape(-1, 2)[skipped:] - ahead
+    # Bytes of one character share its range; what a normaliser added has an empty one.
+    starts, ends = np.maximum.accumulate(offsets[:, 0]), np.maximum.accumulate(offsets[:, 1])
+    return Located(np.array(found.ids[skipped:], dtype=np.int32), starts, ends)
+
+
+def _check_inner(texts: Sequence[str]) -> None:
+    for index, text in enumerate(texts):
+        check_text(text, f"text {index:,}")
+        if _MARK in text:
+            raise DataError(f"text {index:,}", "holds a private mark of dagpack", "text without it")
 
 
 def canonical_definition(definition: bytes, label: str) -> bytes:
@@ -147,64 +256,3 @@ def _load(definition: bytes, label: str) -> tokenizers.Tokenizer:
         raise MismatchError(label, f"cannot be loaded: {shorten(str(error), 120)}") from None
     tokenizer.encode_special_tokens = True
     return tokenizer
-
-
-def read_definition(path: Path) -> tuple[Path, bytes]:
-    """Return the path and bytes of the ``tokenizer.json`` that ``path`` is or holds.
-
-    Raises:
-        NoInputError: there is none.
-        PermissionDeniedError, DiskError: it cannot be read.
-    """
-    file = path / TOKENIZER_NAME if path.is_dir() else path
-    try:
-        return file, file.read_bytes()
-    except FileNotFoundError:
-        found = f"holds no {TOKENIZER_NAME}" if path.is_dir() else "does not exist"
-        raise NoInputError(
-            f"--tokenizer {path}", found, "bytes, none, symbols, a tokenizer.json or its directory"
-        ) from None
-    except PermissionError:
-        raise PermissionDeniedError(str(file), "cannot be read") from None
-    except OSError as error:
-        raise DiskError(str(file), f"reading failed: {error.strerror or error}") from None
-
-
-def find_eos(directory: Path, vocabulary_id: Any) -> int:
-    """Return the EOS id that the files beside a ``tokenizer.json`` name.
-
-    Args:
-        directory: where the files are.
-        vocabulary_id: maps a token to its id or None.
-
-    Raises:
-        UsageError: no file names one that the vocabulary has.
-    """
-    for name in _SPECIAL_FILES:
-        try:
-            fields = orjson.loads((directory / name).read_bytes())
-        except (OSError, orjson.JSONDecodeError):
-            continue
-        if isinstance(fields, dict):
-            found = _eos_of(fields, vocabulary_id)
-            if found is not None:
-                return found
-    raise UsageError(
-        f"--tokenizer {directory}",
-        "no EOS is known",
-        f"none of {', '.join(_SPECIAL_FILES)} names one",
-        hint="give its id with --eos ID, or --eos none",
-    )
-
-
-def _eos_of(fields: dict[str, Any], vocabulary_id: Any) -> int | None:
-    token = fields.get("eos_token")
-    if isinstance(token, dict):
-        token = token.get("content")
-    if isinstance(token, str):
-        found: int | None = vocabulary_id(token)
-        return found
-    number = fields.get("eos_token_id")
-    if isinstance(number, list) and number:
-        number = number[0]
-    return number if isinstance(number, int) and not isinstance(number, bool) else None

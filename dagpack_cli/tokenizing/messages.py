@@ -20,7 +20,7 @@ class ToolCall:
 
     Attributes:
         name: the function's name.
-        arguments: its arguments as JSON text with sorted keys (see `json_text`), written once:
+        arguments: its arguments as JSON text (see `json_text`), written once:
             the same for a mapping and for the JSON string of that mapping.
     """
 
@@ -48,6 +48,8 @@ class Message:
         tool_name: of a tool's result, the tool; kept for formats that know it, not rendered.
         tool_call_id: of a tool's result, the call it answers; not rendered.
         weight: 0 keeps the message as context only, anything else trains it.
+        identity: of a message that several examples may carry (leaves of a session, fork files): it is
+            trained in the first of them alone. Empty: it belongs to its own example only.
     """
 
     role: str
@@ -57,6 +59,7 @@ class Message:
     tool_name: str = ""
     tool_call_id: str = ""
     weight: float = 1.0
+    identity: bytes = b""
 
 
 def check_role(role: object, where: str) -> str:
@@ -72,16 +75,18 @@ def check_role(role: object, where: str) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Return JSON as chat templates write it: sorted keys, ``", "`` and ``": "``, characters unescaped.
+    """Return JSON as chat templates write it: ``", "`` and ``": "``, characters unescaped, keys in their order.
+
+    The order is the model's own: to train it to write another would be to train what it never wrote.
 
     Raises:
         ValueError: the value is no JSON (NaN, an unknown type) or is nested too deeply.
 
     >>> json_text({"b": 1, "a": "ü"})
-    '{"a": "ü", "b": 1}'
+    '{"b": 1, "a": "ü"}'
     """
     try:
-        return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, RecursionError) as error:
         raise ValueError(str(error)) from None
 

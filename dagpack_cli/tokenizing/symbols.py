@@ -4,6 +4,9 @@ A split of the input does not know the values of the others, so reading collects
 (`SymbolCollector`), and `merge_symbols` later gives every split the array that maps them to
 global ones. First appearance in the canonical order of the inputs, so that a game's states are
 numbered as they are played, however many splits or workers read them.
+
+A build keeps the list as a Parquet table, so that whoever trains can turn ids back into states
+(`read_symbols`).
 """
 
 from __future__ import annotations
@@ -14,14 +17,19 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import orjson
 
 from dagpack_cli.errors import DamageError, DataError, MismatchError, shorten
 from dagpack_cli.tokenizing.base import IdArray, write_saved
 
-__all__ = ["SYMBOLS_NAME", "SymbolCollector", "Symbols", "merge_symbols"]
+__all__ = ["SYMBOLS_NAME", "SymbolCollector", "Symbols", "merge_symbols", "read_symbols", "shown_symbol"]
 
-SYMBOLS_NAME = "symbols.jsonl"
+SYMBOLS_NAME = "symbols.parquet"
 _MAX_SYMBOLS = 2**31 - 2
+_SHOWN_BYTES = 60  # of a value that is shown whole
+_SHOWN_FIELDS = 12
+_SHOWN_LEVELS = 3  # a node, its state, the fields of that
+_SHOWN_LIMIT = 600
 
 
 class SymbolCollector:
@@ -67,6 +75,50 @@ def merge_symbols(collected: Iterable[Sequence[bytes]]) -> tuple[list[bytes], li
     return merged.symbols, remaps
 
 
+def read_symbols(path: Path) -> list[bytes]:
+    """Return the canonical JSON of every symbol of a build; the id is the index.
+
+    Args:
+        path: ``tokenizer/symbols.parquet`` of a build: columns ``id`` and ``payload``.
+
+    Raises:
+        DamageError: missing, unreadable, or not a table of symbols.
+    """
+    from dagpack_cli.tokenizing.symbol_table import read_table  # pyarrow is slow to import
+
+    return read_table(path)
+
+
+def shown_symbol(value: bytes | str) -> str:
+    """Return a JSON value for people: what is long in it becomes ``#`` and the start of its SHA-256.
+
+    Equal parts show equal marks, so two states that differ can be told apart without their cells.
+
+    >>> shown_symbol(b'{"action":"up","state":[' + b"0," * 4095 + b"0]}")
+    '{"action":"up","state":#cb113f74}'
+    """
+    data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+    if len(data) <= _SHOWN_BYTES:
+        return data.decode("utf-8", "replace")
+    try:
+        text = _shown(orjson.loads(data), _SHOWN_LEVELS)
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # nested more deeply than this parser goes
+        return _mark(data)
+    return text if len(text) <= _SHOWN_LIMIT else _mark(data)
+
+
+def _shown(value: object, levels: int) -> str:
+    if levels and isinstance(value, dict) and len(value) <= _SHOWN_FIELDS:
+        fields = (f"{_shown(key, 0)}:{_shown(item, levels - 1)}" for key, item in sorted(value.items()))
+        return "{" + ",".join(fields) + "}"
+    data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    return data.decode() if len(data) <= _SHOWN_BYTES else _mark(data)
+
+
+def _mark(data: bytes) -> str:
+    return f"#{hashlib.sha256(data).hexdigest()[:8]}"
+
+
 class Symbols:
     """The tokenizer of a finished list of symbols.
 
@@ -100,7 +152,7 @@ class Symbols:
         """Return the kind, the hash of the list, the vocabulary size and the ids with a meaning."""
         return {
             "kind": self.kind,
-            "sha256": hashlib.sha256(self._file()).hexdigest(),
+            "sha256": self._hash(),
             "vocab_size": self.vocab_size,
             "bos": self.bos_id,
             "eos": self.eos_id,
@@ -128,7 +180,7 @@ class Symbols:
         raise _no_text()
 
     def decode(self, ids: Sequence[int] | IdArray) -> str:
-        """Return the JSON of every id, separated by spaces.
+        """Return the JSON of every id, long parts shortened (see `shown_symbol`), separated by spaces.
 
         >>> Symbols([b'"a"', b'"b"'], virtual_root=True).decode([2, 1])
         '<virtual-root> "b"'
@@ -136,16 +188,23 @@ class Symbols:
         return " ".join(self._name(token) for token in np.asarray(ids, dtype=np.int64).tolist())
 
     def save(self, directory: Path) -> None:
-        """Write the identity and the list, one canonical JSON value a line."""
-        write_saved(directory, self.identity())
-        (directory / SYMBOLS_NAME).write_bytes(self._file())
+        """Write the identity, and the list as a Parquet table of ``id`` and ``payload``."""
+        from dagpack_cli.tokenizing.symbol_table import write_table  # pyarrow is slow to import
 
-    def _file(self) -> bytes:
-        return b"".join(value + b"\n" for value in self.symbols)
+        write_saved(directory, self.identity())
+        write_table(directory / SYMBOLS_NAME, self.symbols)
+
+    def _hash(self) -> str:
+        """Return the hash of the list, one value a line: that of the values, whatever file holds them."""
+        state = hashlib.sha256()
+        for value in self.symbols:
+            state.update(value)
+            state.update(b"\n")
+        return state.hexdigest()
 
     def _name(self, token: int) -> str:
         if 0 <= token < len(self.symbols):
-            return self.symbols[token].decode("utf-8", "replace")
+            return shown_symbol(self.symbols[token])
         return "<virtual-root>" if token == self.virtual_root_id else f"<{token}>"
 
 

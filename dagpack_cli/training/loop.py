@@ -286,7 +286,7 @@ class _Trainer:
         self.optimizer = _optimizer(self.model, options)
         length = None
         if self.device.type == "cuda":
-            length = -(-windows.seq_len // BLOCK_ROWS) * BLOCK_ROWS
+            length = -(-windows.window_len // BLOCK_ROWS) * BLOCK_ROWS
         self._loader_options: dict[str, Any] = {
             "batch_size": options.batch_size,
             "max_cells": options.max_cells,

@@ -84,16 +84,16 @@ class PackedWindows(Dataset[dict[str, Any]]):
         for path, manifest in zip(paths, manifests, strict=True):
             _check_files(path, manifest, checksums=checksums)
         self._readers = [
-            WindowReader([path / name for name in manifest.shards(partition)], self.seq_len, part["windows"])
+            WindowReader([path / name for name in manifest.shards(partition)], self.window_len, part["windows"])
             for path, manifest, part in zip(paths, manifests, packing, strict=True)
         ]
         self._ends = np.cumsum([len(reader) for reader in self._readers])
         self.fingerprints = [manifest.fingerprint for manifest in manifests]
 
     @property
-    def seq_len(self) -> int:
+    def window_len(self) -> int:
         """Most rows of a window."""
-        return self.manifest.pack.seq_len
+        return self.manifest.pack.capacity
 
     @property
     def vocab_size(self) -> int:
@@ -160,7 +160,7 @@ def _check_alike(paths: list[Path], manifests: list[Manifest], partition: str, o
         facts = {
             "tokenizer": (manifest.tokenizer["sha256"], first.tokenizer["sha256"]),
             "vocabulary size": (manifest.vocab_size, first.vocab_size),
-            "seq-len": (manifest.pack.seq_len, first.pack.seq_len),
+            "window length": (manifest.pack.capacity, first.pack.capacity),
         }
         if objective is None:
             facts["objective"] = (manifest.pack.objective, first.pack.objective)
@@ -437,9 +437,9 @@ def _place(rank: int | None, world: int | None) -> tuple[int, int]:
 def _windows_per_batch(windows: PackedWindows, batch_size: int, max_cells: int | None, length: int | None) -> int:
     if batch_size < 1:
         raise UsageError("--batch-size", str(batch_size), "at least 1")
-    width = windows.seq_len if length is None else length
-    if width < windows.seq_len:
-        raise UsageError("length", f"{width:,}", f"at least the {windows.seq_len:,} rows a window may have")
+    width = windows.window_len if length is None else length
+    if width < windows.window_len:
+        raise UsageError("length", f"{width:,}", f"at least the {windows.window_len:,} rows a window may have")
     if max_cells is None:
         return batch_size
     if max_cells < width:

@@ -1,4 +1,4 @@
-"""Print ratios against named alternatives: ``python -m tests.bench [--scale X] [structure write packers masks]``."""
+"""Print ratios against named alternatives: ``python -m tests.bench [--scale X] [SECTION ...]``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from . import builders, families, ours, peers
+from . import bench_rendering, builders, families, ours, peers
 from .families import Corpus
 from .measure import in_turn, print_table
 
-_SECTIONS = ("structure", "write", "packers", "masks")
+_SECTIONS = ("structure", "write", "packers", "masks", "rendering")
 _TOKENS = 30_000_000  # of a corpus, at scale 1
 _PACKER_TOKENS = 10_000_000
 _NO_TRL = "no trl"
@@ -179,7 +179,7 @@ def main() -> None:
     sections = given.sections or _SECTIONS
     with TemporaryDirectory(prefix="dagpack-bench-") as temporary:
         folder = Path(temporary)
-        if set(sections) != {"masks"}:
+        if not set(sections) <= {"masks", "rendering"}:
             _warm()
         if "structure" in sections:
             structure(given.scale, given.repeats, folder)
@@ -189,6 +189,8 @@ def main() -> None:
             packers(given.scale, folder)
         if "masks" in sections:
             masks(given.repeats)
+        if "rendering" in sections:
+            bench_rendering.rendering(bench_rendering.small_tokenizer(), given.repeats)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ def write(
         "train",
         windows,
         shard_format="parquet",
-        seq_len=seq_len,
+        window_len=seq_len,
         metadata={},
         compression_level=1,
         workers=1,

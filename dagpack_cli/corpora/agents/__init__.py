@@ -1,0 +1,1 @@
+"""Logs of agents: sessions, rollouts and trajectories as the tools wrote them."""

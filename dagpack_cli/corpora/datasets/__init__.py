@@ -1,0 +1,1 @@
+"""Training sets: text, chats, preferences, groups with rewards, token ids."""

@@ -1,0 +1,1 @@
+"""Files as streams of bytes, lines, JSON values and table rows."""

@@ -1,0 +1,114 @@
+"""One input file: what was found at its path, and its rows of JSON, Parquet or Arrow."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from dagpack_cli.corpora.files.json_rows import read_rows
+from dagpack_cli.corpora.records import OnBad, Rows
+from dagpack_cli.errors import DiskError, NoInputError, PermissionDeniedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Source", "read_source_rows", "stat_source", "table_kind"]
+
+_PARQUET_MAGIC = b"PAR1"
+_ARROW_MAGIC = b"ARROW1\0\0"
+# A stream starts with a mark, and the size of its schema: a multiple of 8.
+_ARROW_STREAM = b"\xff\xff\xff\xff"
+_LARGEST_SCHEMA = 1 << 26
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One input file.
+
+    Attributes:
+        path: where it is.
+        name: its path below the corpus, with ``/``; what ids and messages say.
+        size: in bytes, as stored.
+        mtime_ns: when its content changed.
+        ctime_ns: when its inode changed.
+        inode: its number on its file system.
+        format: one of `FORMATS`.
+    """
+
+    path: Path
+    name: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    format: str
+
+
+def stat_source(path: Path, name: str, format: str) -> Source:
+    """Return the `Source` of a file as it is now.
+
+    Raises:
+        NoInputError, PermissionDeniedError, DiskError: it cannot be looked at.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        raise NoInputError(name, "the file is gone", "it was there when the corpus was listed") from None
+    except PermissionError:
+        raise PermissionDeniedError(name, "cannot be read", "the operating system refuses access") from None
+    except OSError as error:
+        raise DiskError(name, f"cannot be looked at: {error.strerror or error}") from None
+    return Source(path, name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, format)
+
+
+def table_kind(path: Path, name: str) -> Literal["", "parquet", "arrow"]:
+    """Return which kind of table the file's first bytes are those of, empty for none.
+
+    Raises:
+        NoInputError, PermissionDeniedError, DiskError: it cannot be read.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except FileNotFoundError:
+        raise NoInputError(name, "the file is gone", "it was there when the corpus was listed") from None
+    except PermissionError:
+        raise PermissionDeniedError(name, "cannot be read", "the operating system refuses access") from None
+    except OSError as error:
+        raise DiskError(name, f"opening failed: {error.strerror or error}") from None
+    try:
+        head = os.read(descriptor, 8)
+    except OSError as error:
+        raise DiskError(name, f"reading failed: {error.strerror or error}") from None
+    finally:
+        os.close(descriptor)
+    if head.startswith(_PARQUET_MAGIC):
+        return "parquet"
+    size = int.from_bytes(head[4:], "little")
+    is_stream = head.startswith(_ARROW_STREAM) and 0 < size <= _LARGEST_SCHEMA and size % 8 == 0
+    return "arrow" if is_stream or head == _ARROW_MAGIC else ""
+
+
+def read_source_rows(
+    path: Path, name: str, on_bad: OnBad, *, columns: Sequence[str] | None = None, arrays: Sequence[str] = ()
+) -> Rows:
+    """Yield the rows of a JSON, Parquet or Arrow file as dictionaries, with their places.
+
+    Args:
+        path: the file.
+        name: how ids and messages name it.
+        on_bad: called for every record that cannot be read.
+        columns: of a table, the columns that are wanted (None: all).
+        arrays: of a table, the columns that hold numbers and come as arrays (see `parquet_rows`).
+    """
+    kind = table_kind(path, name)
+    if kind == "parquet":
+        from dagpack_cli.corpora.files.parquet_rows import read_parquet_rows
+
+        return read_parquet_rows(path, name, on_bad, columns=columns, arrays=arrays)
+    if kind == "arrow":
+        from dagpack_cli.corpora.files.arrow_rows import read_arrow_rows
+
+        return read_arrow_rows(path, name, on_bad, columns=columns, arrays=arrays)
+    return read_rows(path, name, on_bad)

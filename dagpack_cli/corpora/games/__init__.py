@@ -1,0 +1,1 @@
+"""Games: transitions of states and actions."""

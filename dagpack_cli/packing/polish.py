@@ -1,0 +1,246 @@
+"""Polish: ruin a few windows, recreate them another way, keep what is no worse. Pure.
+
+A large neighbourhood search (ruin and recreate: Schrimpf et al., J. Computational Physics 2000). A
+ruin takes two to eight windows, empty ones rather than full ones, and neighbours of leaves that it
+has. Their leaves are one piece at first. The largest piece goes where it leaves least room (or, one
+time in four, where it repeats most rows); if it fits nowhere it is cut where it shares least. The
+new windows stand if the sum of squared slacks does not fall: free room is worth most in one place,
+and all of it in one place is a window fewer. Fewer rows follow, since rows are what is not slack.
+
+The generator is a xorshift with a seed, and the budget counts ruins, not seconds: the same forest
+and options give the same windows on every machine.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+
+import numpy as np
+import numpy.typing as npt
+
+from dagpack_cli.errors import UsageError
+from dagpack_cli.packing.engine import Engine, uses_kernel
+from dagpack_cli.packing.leaf_order import LeafOrder, SharedRows, number_by_first
+
+__all__ = ["FEWEST_RUINS", "MOST_RUINS", "RUINS_PER_WINDOW", "count_ruins", "polish_windows"]
+
+Int64s = npt.NDArray[np.int64]
+
+RUINS_PER_WINDOW = 50
+"""Ruins that `count_ruins` gives each window by default: most of what thousands would give."""
+FEWEST_RUINS = 20_000
+"""Ruins of a partition by default where 50 a window would be fewer: half a second."""
+MOST_RUINS = 200_000
+"""Ruins of a partition by default: a few seconds."""
+
+_MOST_WINDOWS = 8  # of a ruin
+_MOST_LEAVES = 1_024  # of a ruin: windows of more leaves are full to a leaf anyway
+_MOST_TOUCHED = 2**25  # leaves of all ruins by default: a few seconds
+_KERNEL_RUINS = 500  # from here on ``auto`` compiles; the plain way takes about a second
+_REACH = 4  # how many leaves away a neighbour may be
+_MASK = 2**64 - 1
+
+
+def count_ruins(windows: int, bound: int, polish: int | None) -> int:
+    """Return how many ruins a packing is worth.
+
+    Args:
+        windows: of the packing.
+        bound: windows that any packing needs at least.
+        polish: ruins per window; None is `RUINS_PER_WINDOW`, with at least `FEWEST_RUINS` (from
+            10 windows on) and at most `MOST_RUINS` in all, and none where more than 100 windows
+            are within a hundredth of the bound.
+
+    Raises:
+        UsageError: ``polish`` is below 0.
+
+    >>> count_ruins(9, 9, None), count_ruins(9, 8, None), count_ruins(9_000, 8_999, None), count_ruins(11, 10, 7)
+    (0, 450, 0, 77)
+    """
+    if polish is not None and polish < 0:
+        raise UsageError("polish", f"{polish:,}", "0 or more ruins per window")
+    if windows <= max(bound, 1):
+        return 0
+    if polish is not None:
+        return polish * windows
+    if windows > 100 and 100 * windows <= 101 * bound:
+        return 0
+    ruins = min(RUINS_PER_WINDOW * windows, MOST_RUINS)
+    # Fewer are run the plain way, which is too slow for more and waits for no compiler.
+    return max(ruins, FEWEST_RUINS) if ruins >= _KERNEL_RUINS else ruins
+
+
+def polish_windows(
+    order: LeafOrder,
+    leaf_windows: Int64s,
+    seq_len: int,
+    *,
+    ruins: int,
+    fewest: int,
+    seed: int = 0,
+    limited: bool = True,
+    engine: Engine = "auto",
+) -> Int64s:
+    """Return windows that are no more than before, and usually fewer.
+
+    Args:
+        order: m leaves.
+        leaf_windows: shape (m,), int64; a packing whose windows hold at most ``seq_len`` rows,
+            numbered densely.
+        seq_len: most rows a window may hold.
+        ruins: how many times windows are ruined; see `count_ruins`.
+        fewest: a proven bound on the windows: stops there.
+        seed: of the generator, any integer.
+        limited: whether many leaves a window end it before all ruins.
+        engine: see `dagpack_cli.packing.engine`; ``auto`` compiles from 500 ruins.
+
+    Returns:
+        shape (m,), int64; windows numbered by their first leaf.
+
+    Time O(ruins x the square of the leaves of a ruin) at worst, which are at most 1,024, and about
+    5 to 50 microseconds a ruin; memory O(m).
+    """
+    if ruins <= 0 or len(leaf_windows) == 0:
+        return number_by_first(leaf_windows)
+    work = _MOST_TOUCHED if limited else 2**62
+    state = ((seed % 2**64) * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D) & _MASK or 1
+    if uses_kernel(engine, ruins, _KERNEL_RUINS):
+        from dagpack_cli.packing import kernels_polish
+
+        limits = (ruins, work, _MOST_WINDOWS, _MOST_LEAVES)
+        polished = kernels_polish.polish_windows(order, leaf_windows, seq_len, fewest, limits, np.uint64(state))
+    else:
+        polished = _PlainPolish(order, leaf_windows, seq_len, state).run(ruins, work, fewest)
+    return number_by_first(polished)
+
+
+_Piece = tuple[int, int, int]  # rows of its paths, first leaf and exclusive end among the ruined leaves
+
+
+class _PlainPolish:
+    """The plain way: a window is a sorted list of leaves; rows are counted anew wherever they are needed."""
+
+    def __init__(self, order: LeafOrder, leaf_windows: Int64s, seq_len: int, state: int) -> None:
+        self._shared = SharedRows(order)
+        self._rows: list[int] = order.rows.tolist()
+        self._seq_len = seq_len
+        self._state = state
+        self._window_of: list[int] = leaf_windows.tolist()
+        self._windows: list[list[int]] = [[] for _ in range(max(self._window_of) + 1)]
+        for leaf, window in enumerate(self._window_of):
+            self._windows[window].append(leaf)
+        self._used = [self._union(window) for window in self._windows]
+
+    def run(self, ruins: int, work: int, fewest: int) -> Int64s:
+        """Return the window of each leaf after the given number of ruins, numbered anyhow."""
+        while ruins > 0 and work > 0 and len(self._windows) > fewest:
+            chosen, leaves = self._ruin()
+            ruins -= 1
+            work -= len(leaves)
+            if len(chosen) < 2:
+                continue
+            created = self._recreate(leaves, len(chosen))
+            if created is None:
+                continue
+            used = [self._union(window) for window in created]
+            before = sum((self._seq_len - self._used[window]) ** 2 for window in chosen)
+            if sum((self._seq_len - rows) ** 2 for rows in used) >= before:
+                self._commit(chosen, created, used)
+        return np.array(self._window_of, dtype=np.int64)
+
+    def _draw(self, stop: int) -> int:
+        """Return a number of ``[0, stop)`` from a xorshift generator (Marsaglia, 2003)."""
+        value = self._state
+        value ^= (value << 13) & _MASK
+        value ^= value >> 7
+        value ^= (value << 17) & _MASK
+        self._state = value
+        return (value >> 33) % stop
+
+    def _union(self, leaves: list[int]) -> int:
+        return sum(self._rows[leaf] for leaf in leaves) - sum(map(self._shared, leaves[:-1], leaves[1:]))
+
+    def _ruin(self) -> tuple[list[int], list[int]]:
+        """Return a few windows, and their leaves in preorder."""
+        wanted = min(2 + self._draw(_MOST_WINDOWS - 1), len(self._windows))
+        chosen: list[int] = []
+        leaves: list[int] = []
+        for _ in range(3 * wanted):
+            window = self._pick(leaves)
+            if window not in chosen and len(leaves) + len(self._windows[window]) <= _MOST_LEAVES:
+                chosen.append(window)
+                leaves += self._windows[window]
+                if len(chosen) == wanted:
+                    break
+        return chosen, sorted(leaves)
+
+    def _pick(self, leaves: list[int]) -> int:
+        """Return a window to ruin: by slack among a few drawn, or one near a leaf that is ruined already."""
+        if not leaves or self._draw(2) == 0:
+            window = self._draw(len(self._windows))
+            for _ in range(1 if leaves else 3):
+                other = self._draw(len(self._windows))
+                if self._used[other] < self._used[window]:
+                    window = other
+            return window
+        leaf = leaves[self._draw(len(leaves))] + self._draw(2 * _REACH + 1) - _REACH
+        return self._window_of[min(max(leaf, 0), len(self._window_of) - 1)]
+
+    def _recreate(self, leaves: list[int], most: int) -> list[list[int]] | None:
+        """Return at most so many windows of these leaves, or None if they were not enough."""
+        created: list[list[int]] = []
+        pieces: list[_Piece] = [(self._union(leaves), 0, len(leaves))]
+        fewest_rows = self._draw(4) == 0
+        while pieces:
+            at = max(range(len(pieces)), key=lambda at: pieces[at][0])  # the first of equals
+            rows, start, stop = pieces[at]
+            place = self._find_place(created, leaves[start:stop], fewest_rows)
+            may_open = place < 0 and rows <= self._seq_len and len(created) < most
+            if may_open and (not created or stop - start == 1 or self._draw(2) == 0):
+                place = len(created)
+                created.append([])
+            if place < 0 and stop - start == 1:
+                return None
+            if place < 0:
+                pieces[at], right = self._cut(leaves, start, stop)
+                pieces.append(right)
+            else:
+                for leaf in leaves[start:stop]:
+                    insort(created[place], leaf)
+                pieces[at] = pieces[-1]
+                pieces.pop()
+        return created + [[] for _ in range(most - len(created))]
+
+    def _find_place(self, created: list[list[int]], piece: list[int], fewest_rows: bool) -> int:
+        """Return the window where a piece leaves least room, or gains it fewest rows; -1 if it fits nowhere."""
+        best, least = -1, self._seq_len + 1
+        for place, window in enumerate(created):
+            at = bisect_left(window, piece[0])
+            near = window[max(at - 1, 0) : at + 1]  # all leaves of a window stand outside the piece's range
+            added = self._union(sorted(near + piece)) - self._union(near)
+            room = self._seq_len - self._union(window) - added
+            key = added if fewest_rows else room
+            if room >= 0 and key < least:
+                best, least = place, key
+        return best
+
+    def _cut(self, leaves: list[int], start: int, stop: int) -> tuple[_Piece, _Piece]:
+        """Return the halves of a piece, cut where least is shared, at any of the equals."""
+        shared = [self._shared(leaves[at - 1], leaves[at]) for at in range(start + 1, stop)]
+        cuts = [start + 1 + at for at, rows in enumerate(shared) if rows == min(shared)]
+        cut = cuts[self._draw(len(cuts))]
+        return (self._union(leaves[start:cut]), start, cut), (self._union(leaves[cut:stop]), cut, stop)
+
+    def _commit(self, chosen: list[int], created: list[list[int]], used: list[int]) -> None:
+        """Put the new windows in place of the ruined ones; where one is empty, the last takes its number."""
+        for window, leaves, rows in zip(chosen, created, used, strict=True):
+            self._windows[window], self._used[window] = leaves, rows
+        for window in sorted(chosen, reverse=True):
+            if not self._windows[window]:
+                last, rows = self._windows.pop(), self._used.pop()
+                if window < len(self._windows):
+                    self._windows[window], self._used[window] = last, rows
+        for window in {*chosen, *range(len(self._windows) - len(chosen), len(self._windows))}:
+            if 0 <= window < len(self._windows):
+                for leaf in self._windows[window]:
+                    self._window_of[leaf] = window

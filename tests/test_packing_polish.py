@@ -1,0 +1,117 @@
+"""Polish: never more windows, the same whoever computes it, and the optimum where it can be known."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracle_packing as oracle
+import pytest
+from bench.forests import FAMILIES, grow_forest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle_packing import Case
+
+from dagpack_cli.errors import UsageError
+from dagpack_cli.packing import Engine, bundle_leaves, check_placement, place_leaves
+from dagpack_cli.packing import polish as polish_module
+from dagpack_cli.packing.leaf_order import LeafOrder, packing_cost
+from dagpack_cli.packing.polish import FEWEST_RUINS, MOST_RUINS, RUINS_PER_WINDOW, count_ruins, polish_windows
+
+ENGINES: tuple[Engine, ...] = ("numpy", "numba")
+
+
+@settings(max_examples=150, deadline=None)
+@given(oracle.cases(max_nodes=24, max_leaves=10), st.integers(-3, 3))
+def test_polish_keeps_the_rules_and_the_windows(case: Case, seed: int) -> None:
+    """From one leaf a window, polish only ever takes windows away, makes valid ones, in both engines the same."""
+    forest = case.forest()
+    order = LeafOrder.of(forest)
+    start = np.arange(len(order.rows), dtype=np.int64)
+    polished = [
+        polish_windows(order, start, case.seq_len, ruins=40, fewest=1, seed=seed, engine=engine) for engine in ENGINES
+    ]
+    assert polished[0].tolist() == polished[1].tolist()
+    placement = place_leaves(forest, polished[0])
+    assert oracle.obeys_the_rules(case, placement)
+    assert placement.num_windows <= len(start)
+
+
+@settings(max_examples=150, deadline=None)
+@given(oracle.cases(max_nodes=14, max_leaves=7))
+def test_polish_finds_the_optimum_of_small_forests(case: Case) -> None:
+    """From one leaf a window, a few hundred ruins find the exact optimum of small forests."""
+    order = LeafOrder.of(case.forest())
+    start = np.arange(len(order.rows), dtype=np.int64)
+    fewest = oracle.optimum(case)[0]
+    polished = polish_windows(order, start, case.seq_len, ruins=400, fewest=fewest, engine="numba")
+    assert int(polished.max(initial=-1)) + 1 == fewest
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_engines_agree_on_families(family: str) -> None:
+    """Windows of many leaves, ruins of many windows, cuts among equals and windows that go are the same in both."""
+    for seed in range(2):
+        forest = grow_forest(family, 8_192, seed, num_nodes=400)
+        order = LeafOrder.of(forest)
+        start = bundle_leaves(forest, 8_192)
+        plain, compiled = (
+            polish_windows(order, start, 8_192, ruins=150, fewest=1, seed=seed, engine=engine) for engine in ENGINES
+        )
+        assert plain.tolist() == compiled.tolist()
+        check_placement(forest, place_leaves(forest, plain), 8_192)
+        assert packing_cost(order, plain).windows <= packing_cost(order, start).windows
+
+
+def test_engines_agree_at_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of too many leaves are left alone, and the leaves touched end it, in both engines alike."""
+    forest = grow_forest("gw", 2_048, 5, num_nodes=600)
+    order, start = LeafOrder.of(forest), bundle_leaves(forest, 2_048)
+    monkeypatch.setattr(polish_module, "_MOST_LEAVES", 20)
+    monkeypatch.setattr(polish_module, "_MOST_TOUCHED", 900)
+    results = [polish_windows(order, start, 2_048, ruins=300, fewest=1, engine=engine) for engine in ENGINES]
+    assert results[0].tolist() == results[1].tolist()
+    longer = polish_windows(order, start, 2_048, ruins=300, fewest=1, limited=False, engine="numba")
+    assert longer.tolist() != results[1].tolist()
+
+
+def test_polish_stops_at_the_bound() -> None:
+    """No ruin is made of a packing that has as few windows as it may have."""
+    forest = grow_forest("pref", 2_048, 0, num_rows=300_000)
+    order, start = LeafOrder.of(forest), bundle_leaves(forest, 2_048)
+    windows = int(start.max()) + 1
+    kept = polish_windows(order, start, 2_048, ruins=5_000, fewest=windows)
+    assert kept.tolist() == start.tolist()
+    fewer = polish_windows(order, start, 2_048, ruins=5_000, fewest=windows - 1)
+    assert int(fewer.max()) + 1 == windows - 1
+
+
+def test_polish_gains_where_items_are_coarse() -> None:
+    """Of the windows that best fit leaves above the bound on preference pairs, polish takes a third away."""
+    forest = grow_forest("pref", 2_048, 0, num_rows=2_000_000)
+    order, start = LeafOrder.of(forest), bundle_leaves(forest, 2_048)
+    windows = int(start.max()) + 1
+    polished = polish_windows(order, start, 2_048, ruins=50 * windows, fewest=1, engine="numba")
+    assert int(polished.max()) + 1 <= windows * 0.98
+
+
+def test_budget() -> None:
+    """Fifty ruins a window between a floor and a cap, none near the bound of many windows, or as asked."""
+    assert count_ruins(9, 8, None) == RUINS_PER_WINDOW * 9
+    assert count_ruins(10, 9, None) == count_ruins(100, 99, None) == FEWEST_RUINS
+    assert count_ruins(1_000, 900, None) == RUINS_PER_WINDOW * 1_000
+    assert count_ruins(101, 100, None) == 0
+    assert count_ruins(103, 101, None) == FEWEST_RUINS
+    assert count_ruins(50_000, 40_000, None) == MOST_RUINS
+    assert count_ruins(50_000, 40_000, 1_000) == 50_000_000
+    assert (
+        count_ruins(50_000, 40_000, 0) == count_ruins(7, 7, 50) == count_ruins(1, 0, 50) == count_ruins(0, 0, None) == 0
+    )
+    with pytest.raises(UsageError, match="polish"):
+        count_ruins(5, 4, -1)
+
+
+def test_nothing_to_polish() -> None:
+    """No leaves and no ruins give back what was there, numbered by first leaf."""
+    order = LeafOrder.of(Case([-1, -1], [3, 4], 9).forest())
+    assert polish_windows(order, np.array([1, 0]), 9, ruins=0, fewest=1).tolist() == [0, 1]
+    empty = LeafOrder.of(Case([], [], 9).forest())
+    assert polish_windows(empty, np.zeros(0, dtype=np.int64), 9, ruins=5, fewest=0).tolist() == []
