@@ -253,6 +253,10 @@ VirtualRootIdOpt = Annotated[
 StrictMarkovOpt = Annotated[
     bool, typer.Option("--strict-markov", help="Fail where one (state, action) has two next states.")
 ]
+MinSharedOpt = Annotated[
+    int,
+    typer.Option("--min-shared", metavar="N", help="Merge no shared prefix of fewer tokens; stats compares some N."),
+]
 ValFractionOpt = Annotated[float, typer.Option("--val-fraction", help="Share of the groups kept for validation.")]
 SeedOpt = Annotated[int, typer.Option("--seed", help="Which groups those are.")]
 SeqLenOpt = Annotated[int, typer.Option("--seq-len", help="Most rows of a path, and of a window.")]
@@ -262,6 +266,10 @@ WindowLenOpt = Annotated[
 LayoutOpt = Annotated[Layout, typer.Option("--layout", help="How examples become windows.")]
 OnLongOpt = Annotated[OnLong, typer.Option("--on-long", help="What happens to examples longer than --seq-len.")]
 PruneOpt = Annotated[bool, typer.Option("--prune/--no-prune", help="Leave out rows that train nothing.")]
+PolishOpt = Annotated[
+    int | None,
+    typer.Option("--polish", metavar="N", help="Attempts a window to improve the packing; else as the bound advises."),
+]
 ObjectiveOpt = Annotated[
     Objective | None,
     typer.Option("--objective", help="counted: as often as in the corpus; unique: each transition once (state)."),
@@ -340,6 +348,7 @@ def _trie_options(values: dict[str, Any], layout: str) -> TrieOptions:
         merge=check_merge(values["merge"], layout),
         virtual_root=root,
         strict_markov=values["strict_markov"],
+        min_shared=values["min_shared"],
         val_fraction=values["val_fraction"],
         seed=values["seed"],
     )
@@ -355,6 +364,7 @@ def _pack_options(values: dict[str, Any], merge: str) -> PackOptions:
         layout=values["layout"].value,
         on_long=values["on_long"].value,
         prune=values["prune"],
+        polish=values["polish"],
         objective=("unique" if merge == "state" else "counted") if objective is None else objective.value,
         shard_format=values["shard_format"].value,
         compression_level=values["compression_level"],
@@ -426,6 +436,7 @@ def build(
     virtual_root: VirtualRootOpt = False,
     virtual_root_id: VirtualRootIdOpt = None,
     strict_markov: StrictMarkovOpt = False,
+    min_shared: MinSharedOpt = 1,
     val_fraction: ValFractionOpt = 0.0,
     seed: SeedOpt = 0,
     seq_len: SeqLenOpt = 8192,
@@ -433,6 +444,7 @@ def build(
     layout: LayoutOpt = Layout.DAG,
     on_long: OnLongOpt = OnLong.ERROR,
     prune: PruneOpt = True,
+    polish: PolishOpt = None,
     objective: ObjectiveOpt = None,
     shard_format: ShardFormatOpt = ShardFormat.PARQUET,
     compression_level: CompressionOpt = 1,
@@ -459,6 +471,80 @@ def build(
     )
     console.close()
     _print_result(result, quiet=quiet)
+
+
+@app.command()
+def plan(
+    source: Annotated[
+        Path, typer.Argument(metavar="CORPUS|OUT", readable=False, help="A corpus, or the output of a build.")
+    ],
+    seq_len: Annotated[
+        str, typer.Option("--seq-len", metavar="N,N,...", help="Rows of a window, one or several lengths.")
+    ] = "2048,8192,32768,131072",
+    tokenizer: TokenizerOpt = "auto",
+    bos: BosOpt = None,
+    eos: EosOpt = None,
+    format: FormatOpt = None,
+    on_error: OnErrorOpt = OnError.FAIL,
+    text_field: TextFieldOpt = "text",
+    episode_field: EpisodeFieldOpt = "episode",
+    state_field: StateFieldOpt = "state",
+    action_field: ActionFieldOpt = "action",
+    action_taken: ActionTakenOpt = False,
+    drop_transition: DropOpt = None,
+    predict: PredictOpt = Predict.NEXT_STATE,
+    grid_tokens: GridTokensOpt = False,
+    group_weight: GroupWeightOpt = GroupWeight.NONE,
+    chat_template: ChatTemplateOpt = "auto",
+    template_date: TemplateDateOpt = None,
+    supervise: SuperviseOpt = Supervise.ASSISTANT,
+    thinking: ThinkingOpt = True,
+    tool_calls: ToolCallsOpt = True,
+    per_turn: PerTurnOpt = False,
+    system: SystemOpt = None,
+    tools: ToolsOpt = None,
+    workers: WorkersOpt = 1,
+    engine: EngineOpt = Engine.AUTO,
+    merge: MergeOpt = None,
+    virtual_root: VirtualRootOpt = False,
+    virtual_root_id: VirtualRootIdOpt = None,
+    strict_markov: StrictMarkovOpt = False,
+    min_shared: MinSharedOpt = 1,
+    val_fraction: ValFractionOpt = 0.0,
+    seed: SeedOpt = 0,
+    on_long: Annotated[OnLong, typer.Option("--on-long", help="What happens to longer examples.")] = OnLong.SPLIT,
+    prune: PruneOpt = True,
+    polish: PolishOpt = None,
+    json_: JsonOpt = False,
+    quiet: QuietOpt = False,
+) -> None:
+    """Say what packing would give at several lengths, without writing shards."""
+    values = dict(locals())
+    from dagpack_cli import pipeline
+    from dagpack_cli.stats import describe_plan, format_plan
+
+    console = Console(quiet=quiet)
+    trie_options = _trie_options(values, "dag")
+    lengths = [int(word) if word.strip().isdecimal() else 0 for word in seq_len.split(",")]
+    more: dict[str, Any] = {"window_len": None, "layout": Layout.DAG, "objective": None, "compression_level": 1}
+    listed = [
+        _pack_options(values | more | {"seq_len": length, "shard_format": ShardFormat.PARQUET}, trie_options.merge)
+        for length in lengths
+    ]
+    found = pipeline.plan(
+        source,
+        tokenizer=_tokenizer(values),
+        ingest_options=_ingest_options(values),
+        trie_options=trie_options,
+        pack_options=listed,
+        execution=_execution(values, console),
+    )
+    console.close()
+    plans = list(zip(listed, found, strict=True))
+    if json_:
+        _print_json(describe_plan(plans))
+    else:
+        print(format_plan(plans))
 
 
 @app.command()
@@ -516,6 +602,7 @@ def dedup(
     virtual_root: VirtualRootOpt = False,
     virtual_root_id: VirtualRootIdOpt = None,
     strict_markov: StrictMarkovOpt = False,
+    min_shared: MinSharedOpt = 1,
     val_fraction: ValFractionOpt = 0.0,
     seed: SeedOpt = 0,
     workers: WorkersOpt = 1,
@@ -545,6 +632,7 @@ def pack(
     layout: LayoutOpt = Layout.DAG,
     on_long: OnLongOpt = OnLong.ERROR,
     prune: PruneOpt = True,
+    polish: PolishOpt = None,
     objective: ObjectiveOpt = None,
     shard_format: ShardFormatOpt = ShardFormat.PARQUET,
     compression_level: CompressionOpt = 1,

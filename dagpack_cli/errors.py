@@ -19,6 +19,7 @@ __all__ = [
     "OutputError",
     "PermissionDeniedError",
     "TreeError",
+    "Unfinished",
     "UsageError",
     "shorten",
 ]
@@ -75,6 +76,10 @@ class DataError(DagpackError):
 
     exit_code = 65
     usual_hint = "correct it, or leave it out with --on-error skip"
+
+
+class Unfinished(DataError):
+    """A record at the end of a file that is still being written: counted and listed, it never fails a build."""
 
 
 class NoInputError(DagpackError):

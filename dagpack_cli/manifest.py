@@ -80,6 +80,7 @@ class TrieOptions:
     merge: Literal["prefix", "state"] = "prefix"
     virtual_root: str | None = None  # "auto" or an id
     strict_markov: bool = False
+    min_shared: int = 1
     val_fraction: float = 0.0
     seed: int = 0
 
@@ -87,6 +88,17 @@ class TrieOptions:
         """Check ranges."""
         if not 0.0 <= self.val_fraction < 1.0:
             raise UsageError("--val-fraction", str(self.val_fraction), "a number from 0 up to, not including, 1")
+        if not 1 <= self.min_shared < 2**31:
+            raise UsageError(
+                "--min-shared", f"{self.min_shared:,}", "a number of tokens, 1 to merge every shared prefix"
+            )
+        if self.min_shared > 1 and self.merge == "state":
+            raise UsageError(
+                "--min-shared",
+                "does not go with --merge state",
+                "states are merged wherever they are met",
+                hint="leave one of the two out",
+            )
         if self.strict_markov and self.merge != "state":
             raise UsageError(
                 "--strict-markov",
@@ -105,6 +117,7 @@ class PackOptions:
     layout: str = "dag"
     on_long: Literal["error", "split", "truncate", "drop"] = "error"
     prune: bool = True
+    polish: int | None = None  # ruins a window; None: as windows and bound advise
     objective: Literal["counted", "unique"] = "counted"
     shard_format: Literal["parquet", "npy"] = "parquet"
     compression_level: int = 1
@@ -119,6 +132,8 @@ class PackOptions:
                 f"{self.window_len:,}",
                 f"a number of rows from --seq-len, {self.seq_len:,}, to 2,147,483,647: a window holds whole paths",
             )
+        if self.polish is not None and self.polish < 0:
+            raise UsageError("--polish", str(self.polish), "a number of attempts a window, 0 for none")
         if self.layout not in LAYOUTS:
             raise UsageError("--layout", self.layout, f"one of {', '.join(LAYOUTS)}")
         if not 1 <= self.compression_level <= 22:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from dagpack_cli.errors import DamageError, MismatchError, NoInputError, UsageError
@@ -25,6 +26,7 @@ from dagpack_cli.manifest import UNMERGED_LAYOUTS, IngestOptions, Manifest, Pack
 from dagpack_cli.stages.dedup import TrieInfo, dedup_splits
 from dagpack_cli.stages.ingest import IngestPlan, identity_of, ingest_splits, plan_ingest
 from dagpack_cli.stages.pack import pack_fingerprint, pack_trie
+from dagpack_cli.stages.preview import preview_packing
 from dagpack_cli.stages.receipts import Listener, SilentListener, read_receipt, write_receipt
 from dagpack_cli.storage import (
     STAGING,
@@ -47,6 +49,7 @@ __all__ = [
     "dedup",
     "ingest",
     "pack",
+    "plan",
     "stored_merge",
 ]
 
@@ -198,6 +201,36 @@ def dedup(out: Path, *, trie_options: TrieOptions, execution: Execution) -> Path
         )
         _point(out, trie)
         return trie
+
+
+def plan(
+    source: Path,
+    *,
+    tokenizer: TokenizerChoice,
+    ingest_options: IngestOptions,
+    trie_options: TrieOptions,
+    pack_options: Sequence[PackOptions],
+    execution: Execution,
+) -> list[dict[str, Any]]:
+    """Return what packing a corpus, or the trie of an output, would cost with each of several options.
+
+    Nothing is written beside a temporary folder for a corpus. Of an output, the options of its
+    ingest and its trie are its own.
+
+    Raises:
+        DagpackError: as for a build.
+    """
+    if read_current(source) is not None:
+        with open_current(source) as generation:
+            manifest = Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
+            info = TrieInfo.from_manifest(manifest)
+            return [preview_packing(generation.path, info, options, execution.engine) for options in pack_options]
+    with TemporaryDirectory(prefix="dagpack-plan-") as folder:
+        out = Path(folder) / "out"
+        ingest(source, out, tokenizer=tokenizer, ingest_options=ingest_options, execution=execution)
+        trie = dedup(out, trie_options=trie_options, execution=execution)
+        info = TrieInfo.from_receipt(read_receipt(trie) or {}, trie)
+        return [preview_packing(trie, info, options, execution.engine) for options in pack_options]
 
 
 def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, execution: Execution) -> BuildResult:

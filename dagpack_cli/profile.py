@@ -5,7 +5,7 @@ Every saving names its baseline, and rows, attention edges and 128-blocks are th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from dagpack_cli.packing import best_fit_decreasing
 from dagpack_cli.shards.window import BLOCK_SIZE, chain_blocks
 from dagpack_cli.trie import Engine, Trie
 
-__all__ = ["chain_costs", "layout_baselines", "rows_also_in", "trie_profile"]
+__all__ = ["chain_costs", "layout_baselines", "min_shared_costs", "rows_also_in", "trie_profile"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -90,6 +90,7 @@ def trie_profile(trie: Trie, decode: Callable[[list[int]], str], *, num_prefixes
             }
         )
     return {
+        "min_shared": min_shared_costs(trie),
         "tokens": len(trie.tokens),
         "rows": trie.num_rows,
         "nodes": trie.num_nodes,
@@ -101,6 +102,36 @@ def trie_profile(trie: Trie, decode: Callable[[list[int]], str], *, num_prefixes
         "depth_histogram": histogram,
         "shared_prefixes": prefixes,
     }
+
+
+def min_shared_costs(trie: Trie, thresholds: Sequence[int] = (1, 8, 32, 128, 512)) -> list[list[int]]:
+    """Return ``[N, trees, rows, attention edges]`` if shared prefixes of fewer than N tokens were not merged.
+
+    Where the path ends at depth D with k continuations, or k - 1 and examples that end there, an N
+    above D gives k - 1 of them a tree of their own, with a copy of the D tokens above: D - 1 rows
+    more, and the edges of those. Exact for the trie, before it is packed; thresholds below what
+    the trie was built with say nothing new. O(nodes).
+    """
+    ends = trie.depths.astype(np.int64) + np.diff(trie.offsets)
+    below = trie.parents >= 0
+    children = np.bincount(trie.parents[below], minlength=trie.num_nodes)
+    passing = np.bincount(trie.parents[below], weights=trie.counts[below], minlength=trie.num_nodes)
+    splits = np.maximum(children + (trie.counts > passing) - 1, 0)
+    starts = np.maximum(trie.depths.astype(np.int64) - 1, 0)
+    edges = int(((ends - 1) * ends // 2 - starts * (starts + 1) // 2).sum())
+    found = []
+    for threshold in thresholds:
+        cut = ends < threshold
+        copies, depths = splits[cut], ends[cut]
+        found.append(
+            [
+                threshold,
+                trie.num_roots + int(copies.sum()),
+                trie.num_rows + int((copies * (depths - 1)).sum()),
+                edges + int((copies * ((depths - 1) * depths // 2)).sum()),
+            ]
+        )
+    return found
 
 
 def rows_also_in(trie: Trie, other: Trie) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from dagpack_cli.manifest import UNMERGED_LAYOUTS, Manifest
+from dagpack_cli.manifest import UNMERGED_LAYOUTS, Manifest, PackOptions
 
-__all__ = ["describe", "format_stats", "format_summary"]
+__all__ = ["describe", "describe_plan", "format_plan", "format_stats", "format_summary"]
 
 _UNITS = ("windows", "rows", "attention_edges", "blocks")
 _LEDGER = {
@@ -17,6 +18,9 @@ _BASELINES = {
     "examples_as_given": "examples as given, one a window",
     "one_example_per_turn": "one example per assistant turn",
     "best_fit": "best-fit packing of the examples",
+    "shared_best_fit": "the same, shared inside windows",
+    "first_fit": "shared first fit in input order",
+    "walk": "depth-first walk",
 }
 
 
@@ -51,9 +55,13 @@ def _window_len(manifest: Manifest) -> str:
 
 
 def _partition(manifest: Manifest, part: str) -> dict[str, Any]:
-    packing = manifest.packing[part]
-    bound = packing["bound"]
-    windows, size = packing["windows"], manifest.pack.capacity
+    facts = _ratios(manifest.packing[part], manifest.pack.capacity)
+    return facts | {"trie": manifest.statistics["trie"].get(part, {})}
+
+
+def _ratios(packing: dict[str, Any], size: int) -> dict[str, Any]:
+    """Return the facts of a packing with what follows from them; ``size``: most rows of a window."""
+    bound, windows = packing["bound"], packing["windows"]
     return {
         **packing,
         "fill": _ratio(packing["rows"], windows * size),
@@ -67,7 +75,6 @@ def _partition(manifest: Manifest, part: str) -> dict[str, Any]:
             name: {unit: _ratio(costs[unit], packing[unit]) for unit in _UNITS}
             for name, costs in packing["baselines"].items()
         },
-        "trie": manifest.statistics["trie"].get(part, {}),
     }
 
 
@@ -103,10 +110,7 @@ def format_summary(manifest: Manifest) -> str:
     if manifest.ignored:
         name, reason = manifest.ignored[0]
         lines.append(f"ignored: {_count(len(manifest.ignored), 'file')}; dagpack stats lists them: {name}: {reason}")
-    if untrained := manifest.ledger["reading"]["untrained"]:
-        lines.append(
-            f"dropped: {_count(untrained, 'conversation')} in which nothing is trained, or only what another trains"
-        )
+    lines += _left_out(manifest.ledger["reading"])
     if bad:
         lines.append(f"skipped: {_count(bad, 'bad record')}; dagpack stats lists the first {min(bad, 20)}")
     return "\n".join(lines)
@@ -114,6 +118,54 @@ def format_summary(manifest: Manifest) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def describe_plan(plans: Sequence[tuple[PackOptions, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return what `plan` knows as JSON values: one entry a length."""
+    return [
+        {
+            "seq_len": options.seq_len,
+            "window_len": options.capacity,
+            "partitions": {part: _ratios(facts, options.capacity) for part, facts in found.items()},
+        }
+        for options, found in plans
+    ]
+
+
+def format_plan(plans: Sequence[tuple[PackOptions, dict[str, Any]]]) -> str:
+    """Return the tables that `plan` prints: one of the packing, and one of each kind of saving."""
+    described = describe_plan(plans)
+    lines: list[str] = []
+    for part in described[0]["partitions"] if described else ():
+        table = [[part, "windows", "bound", "ratio", "rows/bound", "attention/bound", "unavoidable replay", "fill"]]
+        for entry in described:
+            facts = entry["partitions"][part]
+            ratios = ("windows_over_bound", "rows_over_bound", "attention_over_bound", "unavoidable_replay")
+            counts = [f"{facts['windows']:,}", f"{facts['bound']['windows']:,}"]
+            table.append(
+                [
+                    f"{entry['window_len']:,}",
+                    *counts,
+                    *(f"{facts[name]:.4f}" for name in ratios),
+                    f"{facts['fill']:.1%}",
+                ]
+            )
+        lines += [*([""] if lines else []), *_aligned(table)]
+        for unit in _UNITS:
+            lines += ["", *_plan_savings(described, part, unit)]
+    return "\n".join(lines)
+
+
+def _plan_savings(described: list[dict[str, Any]], part: str, unit: str) -> list[str]:
+    savings = [(f"{entry['window_len']:,}", entry["partitions"][part]["savings"]) for entry in described]
+    names = [name for name in _BASELINES if any(name in found for _, found in savings)]
+    table = [
+        [f"fewer {unit.replace('_', ' ').replace('blocks', '128-blocks')}, against", *(size for size, _ in savings)]
+    ]
+    for name in names:
+        cells = [f"{found[name][unit]:.3f}x" if name in found else "-" for _, found in savings]
+        table.append([_BASELINES[name], *cells])
+    return _aligned(table)
 
 
 def _leak(profile: dict[str, Any]) -> str:
@@ -168,15 +220,27 @@ def _template_lines(manifest: Manifest) -> list[str]:
 
 
 def _reading_lines(reading: dict[str, Any]) -> list[str]:
-    """Return what was left out of training on purpose."""
+    """Return what was made of which format, and what trains nothing."""
+    parts = [
+        f"{name} {examples:,} from {_count(files, 'file')}" for name, (files, examples) in reading["formats"].items()
+    ]
+    lines = [f"             examples: {', '.join(parts)}"] if parts else []
+    lines += [f"             {line}" for line in _left_out(reading)]
+    if reading["silent_files"]:
+        names = ", ".join(reading["silent"][:8]) + (", ..." if reading["silent_files"] > 8 else "")
+        lines.append(f"             {_count(reading['silent_files'], 'file')} made no example: {names}")
+    return lines
+
+
+def _left_out(reading: dict[str, Any]) -> list[str]:
+    """Return what trains nothing, and why."""
     lines = []
     if reading["untrained"]:
-        text = _count(reading["untrained"], "conversation")
-        lines.append(f"             {text} dropped: nothing in them is trained, or another example trains it")
+        lines.append(f"dropped: {_count(reading['untrained'], 'conversation')} in which nothing is trained")
+    if reading["repeated"]:
+        lines.append(f"dropped: {_count(reading['repeated'], 'conversation')} of which others train every answer")
     if reading["rejected"]:
-        lines.append(
-            f"             {_count(reading['rejected'], 'rejected answer')} kept as context: they train nothing"
-        )
+        lines.append(f"context only: {_count(reading['rejected'], 'rejected answer')}")
     return lines
 
 
@@ -253,6 +317,10 @@ def _trie_lines(trie: dict[str, Any]) -> list[str]:
         table = [["depth from", "rows", "pairs", "pairs/row"]]
         for low, rows, pairs in trie["depth_histogram"]:
             table.append([f"{low:,}", f"{rows:,}", f"{pairs:,}", f"{_ratio(pairs, rows):.2f}"])
+        lines += _aligned(table)
+    if trie["min_shared"]:
+        table = [["--min-shared", "trees", "rows", "attention edges"]]
+        table += [[f"{number:,}" for number in entry] for entry in trie["min_shared"]]
         lines += _aligned(table)
     if trie["shared_prefixes"]:
         lines.append("largest shared prefixes (tokens saved = (examples - 1) x run)")

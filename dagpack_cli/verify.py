@@ -60,7 +60,7 @@ def verify_generation(path: Path, manifest: Manifest) -> VerifyReport:
         return report
     checks: list[Callable[[], None]] = [partial(_check_provenance, path, manifest)]
     for part in manifest.partitions:
-        checks.append(partial(_check_trie, path, part))
+        checks.append(partial(_check_trie, path, part, manifest.trie.min_shared))
         checks.append(partial(_check_partition, path, part, manifest, report))
     for check in checks:
         try:
@@ -114,7 +114,7 @@ def _check_provenance(path: Path, manifest: Manifest) -> None:
                 _fail(path / "manifest.json", f"the ledger of {part} does not balance: {unit} {parts}")
 
 
-def _check_trie(path: Path, part: str) -> None:
+def _check_trie(path: Path, part: str, min_shared: int) -> None:
     trie = open_trie(path / "trie" / part)
     where = path / "trie" / part
     check_parents(trie.parents)
@@ -131,7 +131,10 @@ def _check_trie(path: Path, part: str) -> None:
     firsts = trie.tokens[trie.offsets[:-1]]
     order = np.lexsort((index, trie.parents))
     siblings = trie.parents[order][1:] == trie.parents[order][:-1]
-    if (firsts[order][1:][siblings] <= firsts[order][:-1][siblings]).any():
+    # Trees that share less than --min-shared may start alike; below a root nothing does.
+    apart = siblings & ((trie.parents[order][1:] >= 0) | (min_shared == 1))
+    unsorted = (firsts[order][1:][siblings] < firsts[order][:-1][siblings]).any()
+    if unsorted or (firsts[order][1:][apart] == firsts[order][:-1][apart]).any():
         _fail(where / "tokens.npy", "siblings out of order, or equal")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from commands import AGENTS, BROKEN, TINY, Ran, build, command, environment, run, run_process
 
-COMMANDS = ["build", "ingest", "dedup", "pack", "stats", "verify", "show", "draw", "export", "path"]
+COMMANDS = ["build", "ingest", "dedup", "pack", "stats", "verify", "plan", "show", "draw", "export", "path"]
 SILENCE = Ran(0, "", "")
 FORMATS = ["text", "source", "jsonl-text", "pretokenised", "chat", "prompt-completion", "transitions"]
 

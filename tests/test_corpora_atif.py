@@ -157,6 +157,23 @@ def test_a_continued_session_repeats_its_identities(tmp_path: Path) -> None:
     assert not set(found[1]) & set(found[2])
 
 
+def test_a_copy_without_a_sessions_id_is_the_same(tmp_path: Path) -> None:
+    """The whole trajectory tells it: its place does not, any other value of it does, one that is no number too."""
+
+    def identities(name: str, text: str) -> list[bytes]:
+        (tmp_path / name).write_text(text)
+        [record] = read(tmp_path / name)
+        assert record.group
+        return [m.identity for m in chat_of(record).messages]
+
+    value = trajectory(step("user", "u"), step("agent", "a"), final_metrics={"total_cost_usd": 0.5})
+    del value["session_id"]
+    text = json.dumps(value)
+    assert identities("a.json", text) == identities("b.json", text)
+    assert not set(identities("a.json", text)) & set(identities("c.json", text.replace("0.5", "0.25")))
+    assert identities("d.json", text.replace("0.5", "NaN")) == identities("e.json", text.replace("0.5", "NaN"))
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -348,16 +348,66 @@ def test_items_that_nothing_can_be_read_of(session: Any) -> None:
         ({"timestamp": "t", "type": "compacted", "payload": {"replacement_history": 1}}, '"replacement_history" is 1'),
     ],
 )
-def test_broken_lines_are_named_and_skipped(session: Any, broken: Any, found: str) -> None:
-    """An error names the line; skipped, the rest is read."""
+def test_broken_lines_are_named_and_end_the_session(session: Any, broken: Any, found: str) -> None:
+    """An error names the line; skipped, what stands behind it has lost its context and is not read."""
     with pytest.raises(DataError) as caught:
         session(message("user", "q"), broken)
     assert found in str(caught.value)
     assert caught.value.where.startswith("rollout.jsonl:3")
     bad = BadRecords()
     (record,) = session(message("user", "q"), broken, message("assistant", "r"), on_bad=bad)
-    assert said(record) == [("user", "q"), ("assistant", "r")]
+    assert said(record) == [("user", "q")]
     assert bad.count == 1
+    assert bad.first[0][1].endswith("the session is read up to here")
+
+
+def ended(record: Record) -> list[bool]:
+    """Return of every answer whether the model came to the end of its turn."""
+    return [m.ended for m in messages(record) if m.role == "assistant"]
+
+
+def test_reasoning_alone_is_an_answer_that_was_cut_off(session: Any) -> None:
+    """At the end of the log, or where the turn was aborted."""
+    thought = item("reasoning", summary=[{"type": "summary_text", "text": "hm"}])
+    (record,) = session(
+        message("user", "q"), thought, message("user", "r"), thought, message("assistant", "s"), message("user", "t"),
+        thought,
+    )  # fmt: skip
+    assert [m.reasoning for m in messages(record) if m.role == "assistant"] == ["hm"] * 3
+    assert ended(record) == [False, True, False]
+
+
+def test_last_answer_before_damage_may_have_gone_on(session: Any, tmp_path: Path) -> None:
+    """The damaged line may hold its next item; so may the line that is being written."""
+    lines = [message("user", "q"), message("assistant", "r"), message("user", "s"), message("assistant", "t")]
+    (record,) = session(*lines, {"timestamp": "t", "type": "response_item", "payload": 3}, on_bad=BadRecords())
+    assert ended(record) == [True, False]
+    path = tmp_path / "rollout.jsonl"
+    session(*lines)
+    path.write_text(path.read_text() + '{"timestamp": "t", "ty')
+    bad = BadRecords()
+    (record,) = records(path, bad.or_raise)
+    assert ended(record) == [True, False]
+    assert [(where, "still being written" in reason) for where, reason in bad.first] == [("rollout.jsonl:6", True)]
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(DataError, match=r"rollout\.jsonl:6"):
+        records(path, bad.or_raise)
+
+
+def test_damage_in_one_whole_session_leaves_the_next(tmp_path: Path) -> None:
+    """A session that is one object ends with its own damage."""
+    texts = [message(role, role)["payload"] for role in ("user", "assistant")]
+    rows = [
+        {"session": {"id": name, "timestamp": "t"}, "items": [texts[0], *broken, texts[1]]}
+        for name, broken in (("a", [3]), ("b", []))
+    ]
+    path = tmp_path / "all.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    bad = BadRecords()
+    first, second = records(path, bad)
+    assert [said(first), said(second)] == [[("user", "user")], [("user", "user"), ("assistant", "assistant")]]
+    assert ended(second) == [True]
+    assert [where for where, _ in bad.first] == ["all.jsonl:1, item 2"]
 
 
 def test_damaged_files_are_errors_of_data_alone(tmp_path: Path) -> None:

@@ -330,8 +330,7 @@ def test_formats_are_told_by_content(data: bytes, expected: str, tmp_path: Path)
         ("hello".encode("utf-16"), "NUL"),
         (b'{"body": "a", "n": 1}', '"body", "n"'),
         (b'{"prompt": "p", "label": false}', '"label"'),
-        (b'{"text": "cut', "no record can be read"),
-        (b'{\n  "a": 1,\n', "no record can be read"),
+        (b'{\n  "a": 1,\n', "it cannot be read"),
     ],
 )
 def test_what_nobody_knows_is_named(data: bytes, reason: str, tmp_path: Path) -> None:
@@ -340,6 +339,20 @@ def test_what_nobody_knows_is_named(data: bytes, reason: str, tmp_path: Path) ->
     found = discover(tmp_path)
     assert [name for name, _ in found.ignored] == ["file"]
     assert reason in found.ignored[0][1]
+
+
+@pytest.mark.parametrize("data", [b'{"text": "cut', b'{"messages": [\n', b'[{"text": "a"}, {"text'])
+def test_json_that_cannot_be_read_is_damage(data: bytes, tmp_path: Path) -> None:
+    """A file that begins as records and holds none stops a build, beside good files too; skip counts it."""
+    fill(tmp_path, {"a.jsonl": b'{"text": "x"}\n', "file": data})
+    if data.startswith(b"["):
+        assert [source.name for source in discover(tmp_path).inputs] == ["a.jsonl", "file"]
+        return
+    with pytest.raises(DataError, match=r"^file:1: not valid JSON"):
+        discover(tmp_path)
+    bad = BadRecords()
+    assert [source.name for source in discover(tmp_path, on_bad=bad).inputs] == ["a.jsonl"]
+    assert bad.count == 1
 
 
 def test_parquet_is_told_by_its_columns(tmp_path: Path) -> None:

@@ -208,16 +208,74 @@ def test_several_sessions_in_one_file(tmp_path: Path) -> None:
         ({"$set": {"messages": [user("q", "q"), 3]}}, '"messages" is 3; an object'),
     ],
 )
-def test_broken_records_are_named_and_skipped(session: Any, broken: Any, found: str) -> None:
-    """An error names the line; skipped, the rest is read."""
+def test_broken_records_are_named_and_end_the_session(session: Any, broken: Any, found: str) -> None:
+    """An error names the line; skipped, what stands behind it has lost its context and is not read."""
     with pytest.raises(DataError) as caught:
         session(user("q", "q"), broken)
     assert found in str(caught.value)
     assert caught.value.where.startswith("session.jsonl:3")
     bad = BadRecords()
     (record,) = session(user("q", "q"), broken, answer("a", "r"), on_bad=bad)
-    assert said(record) == [("user", "q"), ("assistant", "r")]
+    assert said(record) == [("user", "q")]
     assert bad.count == 1
+    assert bad.first[0][1].endswith("the session is read up to here")
+
+
+def ended(record: Record) -> list[bool]:
+    """Return of every answer whether the model came to the end of its turn."""
+    return [m.ended for m in messages(record) if m.role == "assistant"]
+
+
+def test_a_list_of_messages_is_read_up_to_its_damage(session: Any) -> None:
+    """One that is shorter than the history so far says nothing new."""
+    known = [user("m1", "q"), answer("m2", "a")]
+    (record,) = session(*known, {"$set": {"messages": [*known, user("m3", "r"), 3, answer("m4", "lost")]}},
+                        on_bad=BadRecords())  # fmt: skip
+    assert [content for _, content in said(record)] == ["q", "a", "r"]
+    (record,) = session(*known, {"$set": {"messages": [known[0], 3, answer("m4", "lost")]}}, on_bad=BadRecords())
+    assert [content for _, content in said(record)] == ["q", "a"]
+    assert ended(record) == [False]
+
+
+def test_answers_that_were_cut_off(session: Any, tmp_path: Path) -> None:
+    """Thoughts alone are no answer; the last one before a line that is being written may be written anew."""
+    (record,) = session(user("m1", "q"), answer("m2", "", thoughts=[{"description": "hm"}]), user("m3", "r"))
+    assert ended(record) == [False]
+    session(user("m1", "q"), answer("m2", "a"), user("m3", "r"), answer("m4", "b"))
+    path = tmp_path / "session.jsonl"
+    path.write_text(path.read_text() + '{"id": "m4", "timest')
+    bad = BadRecords()
+    (record,) = records(path, bad.or_raise)
+    assert ended(record) == [True, False]
+    assert [(where, "still being written" in reason) for where, reason in bad.first] == [("session.jsonl:6", True)]
+
+
+def test_a_session_behind_damage_is_read(tmp_path: Path) -> None:
+    """Its head begins a context that nothing before it changes."""
+    head = {"projectHash": "h"}
+    rows = [{"sessionId": "a", **head}, user("m1", "q"), 3, answer("m2", "lost"), {"sessionId": "b", **head},
+            user("m1", "r"), answer("m2", "b")]  # fmt: skip
+    path = tmp_path / "two.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second = records(path, BadRecords())
+    assert [said(first), said(second)] == [[("user", "q")], [("user", "r"), ("assistant", "b")]]
+    assert ended(second) == [True]
+
+
+def test_counters_tell_no_messages_apart(tmp_path: Path) -> None:
+    """Short ids are a session's own; random ones are the same message wherever they stand."""
+
+    def identities(name: str, *ids: str) -> list[bytes]:
+        path = tmp_path / f"{name}.json"
+        listed = [user(ids[0], "q"), answer(ids[1], "a", toolCalls=[call("c", result={"output": "x"})])]
+        path.write_text(json.dumps({"sessionId": name, "projectHash": "h", "messages": listed}))
+        return [m.identity for m in messages(records(path)[0])]
+
+    uuids = ("0f6a1c2e-5b1d-4a52-9a3e-1b7d2c9e4f10", "7c9e6679-7425-40de-944b-e07fc1f90ae7")
+    assert not set(identities("a", "m1", "m2")) & set(identities("b", "m1", "m2"))
+    assert identities("a", "m1", "m2") == identities("a", "m1", "m2")
+    assert identities("a", *uuids) == identities("b", *uuids)
+    assert not set(identities("a", "", "")) & set(identities("b", "", ""))
 
 
 def test_damaged_files_are_errors_of_data_alone(tmp_path: Path) -> None:

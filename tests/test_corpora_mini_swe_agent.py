@@ -122,6 +122,46 @@ def test_runs_that_said_the_same_at_other_times_are_two(tmp_path: Path) -> None:
     assert not set(first) & set(later)
 
 
+def identities(path: Path) -> list[bytes]:
+    """Return the identities of a file's one conversation."""
+    [record] = read(path)
+    return [m.identity for m in chat_of(record).messages]
+
+
+def test_a_copy_saved_earlier_carries_the_same_messages(tmp_path: Path) -> None:
+    """With times, a message is what was said up to it and when: costs and what follows do not count."""
+    value = json.loads(TOOLS.read_bytes())
+    for index, message in enumerate(value["messages"][1:], 1):  # The prompt has no time of its own.
+        message["extra"] = {**message.get("extra", {}), "timestamp": 1700000000.25 + index}
+    whole = write(tmp_path / "whole.json", value)
+    value["messages"] = value["messages"][:4]
+    value["info"]["model_stats"] = {"instance_cost": 0.125}
+    early = write(tmp_path / "early.json", value)
+    assert identities(whole)[:4] == identities(early)
+    assert read(whole)[0].group == read(early)[0].group
+    value["messages"][2]["extra"]["timestamp"] += 0.5
+    other = identities(write(tmp_path / "other.json", value))
+    assert [one == two for one, two in zip(other, identities(early), strict=True)] == [True, True, False, False]
+
+
+def test_runs_without_times_are_told_by_instance_and_costs(tmp_path: Path) -> None:
+    """Version 1 writes no times: two runs that said the same have other costs, or another instance."""
+    dear = {**INFO, "model_stats": {"instance_cost": 0.5, "api_calls": 1}}
+    files = [row("u", "a"), row("u", "a"), row("u", "a", info=dear), row("u", "a", instance_id="i")]
+    found = [identities(write(tmp_path / f"{n}.json", value)) for n, value in enumerate(files)]
+    assert found[0] == found[1]
+    assert len({identity for listed in found for identity in listed}) == 6
+
+
+def test_answers_that_reached_their_limit(tmp_path: Path) -> None:
+    """The API's answer, which later versions keep, says so."""
+    value = row("u", "a", "o", "b")
+    for message, reason in zip(value["messages"][1::2], ("length", "stop"), strict=True):
+        message["extra"] = {"response": {"choices": [{"finish_reason": reason}]}}
+    [record] = read(write(tmp_path / "a.json", value))
+    assert [m.ended for m in chat_of(record).messages] == [True, False, True, True]
+
+
 def test_other_records_keep_their_formats() -> None:
     """Only what is a message and nothing more, or names the agent, is taken from the formats behind."""
     options = ReadOptions()

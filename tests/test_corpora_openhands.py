@@ -117,6 +117,29 @@ def test_v0_rows() -> None:
     assert supervised(OUTPUT) == ["Two at once." + call % "ls" + call % "pwd", "There is a.txt."]
 
 
+def test_an_answer_that_reached_its_limit(tmp_path: Path) -> None:
+    """The response says so, and every action of the answer repeats it."""
+    events = [old(0, "user", action="message", args={"content": "q"}), ran(1, "c1", "r1", ("c1", "c2"))]
+    events += [ran(2, "c2", "r1", ("c1", "c2")), saw(3, 1, "x"), ran(4, "c3", "r2", ("c3",))]
+    for one in events[1:3]:
+        one["tool_call_metadata"]["model_response"]["choices"][0]["finish_reason"] = "length"
+    (record,) = read(write(tmp_path / "a.jsonl", run(*events)))
+    assert [m.ended for m in chat_of(record).messages if m.role == "assistant"] == [False, True]
+
+
+def test_a_row_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+    """A benchmark appends run after run; a file of one damaged event is damage."""
+    path = write(tmp_path / "output.jsonl", run(old(0, "user", action="message", args={"content": "q"})))
+    text = path.read_text()
+    path.write_text(text + text[:40])
+    bad = BadRecords()
+    assert len(read(path, on_bad=bad.or_raise)) == 1
+    assert bad.count == 1
+    path.write_text(text[:40])
+    with pytest.raises(DataError, match=r"output\.jsonl"):
+        read(path, on_bad=bad.or_raise, module=openhands)
+
+
 def test_pairs_of_old_histories(tmp_path: Path) -> None:
     """An action without its answer is written as a call of its name; its observation answers it."""
     pairs = [

@@ -14,10 +14,14 @@ from dagpack_cli.corpora import BadRecords, ReadOptions, raise_bad
 from dagpack_cli.corpora.agents.pi import read
 from dagpack_cli.corpora.agents.pi_entries import Entry, context_of, read_session
 from dagpack_cli.corpora.discover import discover
-from dagpack_cli.corpora.files.json_rows import read_rows
+from dagpack_cli.corpora.reading import read_examples
 from dagpack_cli.corpora.records import Chat, Record
-from dagpack_cli.corpora.sessions import leaves_of, path_to
+from dagpack_cli.corpora.sessions import leaves_of, path_to, read_until_bad
 from dagpack_cli.errors import DataError
+from dagpack_cli.tokenizing import ByteTokenizer
+from dagpack_cli.tokenizing.byte_level import END_OF_TURN
+from dagpack_cli.tokenizing.chat import Part, targets_of
+from dagpack_cli.tokenizing.messages import Message
 
 REAL = Path(__file__).resolve().parent.parent.parent / "shared" / "real"
 LETTERS = {"user": "u", "assistant": "a", "toolResult": "t"}
@@ -27,7 +31,7 @@ needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="the real files are no
 
 def contexts(path: Path, on_bad: Any = raise_bad) -> dict[str, list[tuple[Entry, dict[str, Any]]]]:
     """Return the context of every leaf of a session file, by the leaf's id."""
-    session = read_session(read_rows(path, path.name, on_bad), path.name, on_bad)
+    session = read_session(read_until_bad(path, path.name, on_bad), on_bad)
     if session is None:
         return {}
     found = {}
@@ -136,9 +140,11 @@ def test_edges_are_read_as_pi_reads_them() -> None:
     assert compared == 12
 
 
-def write(path: Path, lines: Sequence[Any], version: int | None = 3, **header: Any) -> Path:
+def write(path: Path, lines: Sequence[Any], version: Any = 3, **header: Any) -> Path:
     """Write a session file."""
-    first = {"type": "session", "id": path.stem, "cwd": "/w"} | ({"version": version} if version else {}) | header
+    first = {"type": "session", "id": path.stem, "cwd": "/w"} | header
+    if version is not None:
+        first["version"] = version
     path.write_text("".join(json.dumps(line) + "\n" for line in [first, *lines]), encoding="utf-8")
     return path
 
@@ -274,7 +280,7 @@ def test_what_is_not_text_is_told_in_text(tmp_path: Path) -> None:
         (entry("a", None, "user", {"x": 1}), '"content" is an object'),
         (entry("a", None, "assistant", [{"type": "toolCall", "name": None}]), "a tool call's name is null"),
         ({"type": "message", "id": 7, "parentId": None}, "an entry's id is 7"),
-        ({"type": "message", "id": "a", "parentId": "a", "message": {}}, "entry a is its own ancestor"),
+        (entry("a", "a", "user", "x"), "entry a is its own ancestor"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(line: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -286,3 +292,129 @@ def test_what_is_wrong_is_named_with_its_line(line: dict[str, Any], words: str, 
     assert bad.count == 1
     assert bad.first[0][0] == "s.jsonl:2"
     assert bad.first[0][1].startswith(words)
+
+
+@pytest.mark.parametrize("supervise", ["assistant", "last-turn", "completion", "all"])
+def test_end_of_an_answer_that_was_cut_off_is_no_target(supervise: Any) -> None:
+    """Nobody wrote it; only where every token is a target it is one."""
+    messages = [Message(role="user"), Message(role="assistant", content="half", ended=False)]
+    found = targets_of(messages, supervise=supervise)[1]
+    assert found & Part.CONTENT
+    assert bool(found & Part.END) == (supervise == "all")
+
+
+def test_answers_that_reached_their_limit(tmp_path: Path) -> None:
+    """Their text is trained, the end of the turn is not; a call that was cut is not what the model wrote."""
+    call = {"type": "toolCall", "id": "t", "name": "bash", "arguments": {"command": "l"}}
+    lines = [
+        entry("u", None, "user", "q", 1),
+        entry("a", "u", "assistant", "half", 2, stopReason="length"),
+        entry("v", "a", "user", "on", 3),
+        entry("b", "v", "assistant", [{"type": "text", "text": "so"}, call], 4, stopReason="length"),
+        entry("w", "b", "user", "on", 5),
+        entry("c", "w", "assistant", "end", 6, stopReason="stop"),
+    ]
+    path = write(tmp_path / "s.jsonl", lines)
+    [record] = records(path)
+    assert isinstance(record.body, Chat)
+    answers = [message for message in record.body.messages if message.role == "assistant"]
+    assert [(m.content, m.ended, m.weight) for m in answers] == [
+        ("half", False, 1),
+        ("so", False, 0),
+        ("end", True, 1),
+    ]
+    assert [m.content for m in record.body.messages if m.role == "tool"] == ["No result provided"]
+    [example] = read_examples(discover(path).inputs[0], ByteTokenizer(), ReadOptions())
+    trained = [example.tokens[start:end].tolist() for start, end in example.runs.tolist()]
+    assert [tokens[-1] == END_OF_TURN for tokens in trained] == [False, True]
+
+
+@pytest.mark.parametrize("bad_line", ["{", "[7]", '{"type": "message", "id": 3}', '{"type": "message", "id": "x"}'])
+def test_damage_ends_a_session(bad_line: str, tmp_path: Path) -> None:
+    """What stands behind a line that cannot be read has lost its context; what stands before it is read."""
+    before = [entry("u", None, "user", "q", 1), entry("a", "u", "assistant", "r", 2)]
+    path = write(tmp_path / "s.jsonl", before)
+    behind = [entry("v", "x", "user", "lost", 3), entry("b", "v", "assistant", "lost", 4)]
+    path.write_text(path.read_text() + bad_line + "\n" + "".join(json.dumps(line) + "\n" for line in behind) + "{\n")
+    [source] = discover(path).inputs
+    bad = BadRecords()
+    [record] = read(source, ReadOptions(), bad)
+    assert [content for _, content, _ in told(record)] == ["q", "r"]
+    assert [where for where, _ in bad.first] == ["s.jsonl:4"]
+    assert bad.first[0][1].endswith("the session is read up to here")
+    with pytest.raises(DataError, match=r"s\.jsonl:4"):
+        list(read(source, ReadOptions(), raise_bad))
+
+
+def test_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+    """A last line without a line feed is no error; with one, or before the last, it is."""
+    whole = write(tmp_path / "s.jsonl", [entry("u", None, "user", "q", 1), entry("a", "u", "assistant", "r", 2)])
+    text = whole.read_text()
+    [source] = discover(whole).inputs
+    for tail, unfinished in (('{"type": "mess', True), ('{"type": "mess\n', False), ('{"type\n{"type', False)):
+        whole.write_text(text + tail)
+        bad = BadRecords()
+        if unfinished:
+            [record] = read(source, ReadOptions(), bad.or_raise)
+            assert bad.count == 1
+            assert bad.first[0][0] == "s.jsonl:4"
+            assert "still being written" in bad.first[0][1]
+            assert [record] == list(read(source, ReadOptions(), raise_bad))
+        else:
+            with pytest.raises(DataError, match=r"s\.jsonl:4"):
+                list(read(source, ReadOptions(), bad.or_raise))
+            [record] = read(source, ReadOptions(), bad)
+        assert [content for _, content, _ in told(record)] == ["q", "r"]
+
+
+@pytest.mark.parametrize("version", [9, 4, 0, 2.5, "3", True, [3]])
+def test_unknown_versions_are_refused(version: Any, tmp_path: Path) -> None:
+    """What a later version means by its entries nobody can know."""
+    path = write(tmp_path / "s.jsonl", [entry("u", None, "user", "q", 1)], version)
+    [source] = discover(path).inputs
+    with pytest.raises(DataError, match=r"^s\.jsonl:1: version .*; 1 to 3"):
+        list(read(source, ReadOptions(), raise_bad))
+
+
+def identities(path: Path) -> list[bytes]:
+    """Return the identities of the messages of a session with one leaf."""
+    [record] = records(path)
+    assert isinstance(record.body, Chat)
+    return [message.identity for message in record.body.messages]
+
+
+def test_times_of_entries_tell_copies(tmp_path: Path) -> None:
+    """An entry's time is as good as its message's; before the first time of a path the session's id counts."""
+    times = ["2026-01-01T00:00:00.000Z", "2026-01-01T00:00:01.000Z"]
+    lines = [entry("u", None, "user", "q"), entry("a", "u", "assistant", "r")]
+    for line in lines:
+        del line["message"]["timestamp"]
+    stamped = [line | {"timestamp": time} for line, time in zip(lines, times, strict=True)]
+    late = [lines[0], stamped[1]]
+    other = [stamped[0], stamped[1] | {"timestamp": "2026-01-01T00:00:02.000Z"}]
+    found = {
+        name: identities(write(tmp_path / f"{name}.jsonl", content))
+        for name, content in [("a", stamped), ("b", stamped), ("c", other), ("d", late), ("e", late)]
+    }
+    assert found["a"] == found["b"]
+    assert found["a"][0] == found["c"][0]
+    assert found["a"][1] != found["c"][1]
+    assert found["d"][0] != found["e"][0]
+    assert found["d"][1] == found["e"][1]
+
+
+def test_one_message_without_a_time_does_not_part_copies(tmp_path: Path) -> None:
+    """The rest of the file keeps its identities."""
+    lines = [entry("u", None, "user", "q", 1), entry("a", "u", "assistant", "r", 2), entry("v", "a", "user", "s", 3)]
+    del lines[2]["message"]["timestamp"]
+    assert identities(write(tmp_path / "a.jsonl", lines)) == identities(write(tmp_path / "b.jsonl", lines))
+
+
+def test_a_migrated_session_is_a_copy(tmp_path: Path) -> None:
+    """Version 3 calls a hook's message custom, and changes nothing else."""
+    hook = entry("h", "u", "hookMessage", "note", 2)
+    custom = hook | {"message": hook["message"] | {"role": "custom"}}
+    first, last = entry("u", None, "user", "q", 1), entry("a", "h", "assistant", "r", 3)
+    assert identities(write(tmp_path / "a.jsonl", [first, hook, last], 2)) == identities(
+        write(tmp_path / "b.jsonl", [first, custom, last], 3)
+    )

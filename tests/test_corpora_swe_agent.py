@@ -194,6 +194,48 @@ def test_copies_are_one_session_and_runs_are_many(tmp_path: Path) -> None:
     assert all(len(identity) == 16 for identity in identities[0])
 
 
+def trained(path: Path) -> list[bytes]:
+    """Return the identities of the trained answers of a file."""
+    return [m.identity for r in read(path) for m in chat_of(r).messages if m.role == "assistant" and m.weight]
+
+
+def three_steps(*times: Any, cost: float = 1, queries: bool = True) -> dict[str, Any]:
+    """Return a run of a step for every time, with the same words at any time."""
+    history, steps = [*START], []
+    for number, time in enumerate(times):
+        more = {} if time is None else {"execution_time": time}
+        steps.append(step(f"a{number}", **({"query": [*history]} if queries else {}), **more))
+        history += [acted(f"a{number}"), message("user", f"o{number}")]
+    return {**run(steps, history), "info": {"model_stats": {"instance_cost": cost}}}
+
+
+@pytest.mark.parametrize("queries", [True, False])
+def test_a_copy_saved_earlier_carries_the_same_answers(tmp_path: Path, queries: bool) -> None:
+    """With times, an answer is what was said up to it and how long it took: costs and what follows do not count."""
+    cases = {
+        "whole": three_steps(0, 0.25, 0.5, 0.75, queries=queries),
+        "early": three_steps(0, 0.25, 0.5, cost=0.5, queries=queries),
+        "other": three_steps(0, 0.25, 0.625, 0.75, queries=queries),
+    }
+    paths = {name: write(tmp_path / f"{name}.traj", value) for name, value in cases.items()}
+    found = {name: trained(path) for name, path in paths.items()}
+    assert [len(listed) for listed in found.values()] == [4, 3, 4]
+    assert found["whole"][:3] == found["early"]
+    assert [one == two for one, two in zip(found["whole"], found["other"], strict=True)] == [True, True, False, False]
+    assert read(paths["whole"])[0].group == read(paths["early"])[0].group
+    assert len(set(found["whole"])) == 4
+
+
+@pytest.mark.parametrize("queries", [True, False])
+def test_runs_without_times_are_told_by_their_costs(tmp_path: Path, queries: bool) -> None:
+    """Two runs that said the same hardly cost the same; a time of 0 is none."""
+    runs = [three_steps(None, 0, queries=queries), three_steps(None, 0, queries=queries)]
+    runs.append(three_steps(None, 0, cost=2, queries=queries))
+    found = [trained(write(tmp_path / f"{number}.traj", value)) for number, value in enumerate(runs)]
+    assert found[0] == found[1]
+    assert not set(found[0]) & set(found[2])
+
+
 def test_parts_of_content_and_null(tmp_path: Path) -> None:
     """Content is a string, null, or blocks with marks for caches."""
     parts = [{"type": "text", "text": "u", "cache_control": {"type": "ephemeral"}}]

@@ -13,7 +13,18 @@ from typing import Any
 
 import pytest
 
-from dagpack_cli.corpora import BadRecords, ReadCounts, ReadOptions, choose_tokenizer, discover, read_examples
+from dagpack_cli.corpora import (
+    BadRecords,
+    ReadCounts,
+    ReadOptions,
+    choose_tokenizer,
+    discover,
+    raise_bad,
+    read_examples,
+)
+from dagpack_cli.corpora.files.sources import stat_source
+from dagpack_cli.corpora.formats import format_of
+from dagpack_cli.corpora.records import Chat, Values
 from dagpack_cli.errors import DagpackError
 from dagpack_cli.tokenizing import SymbolCollector, Tokenizer, load_tokenizer
 
@@ -30,6 +41,8 @@ SEEDS = sorted(
 FILES = 10_000
 PER_SEED = -(-FILES // max(len(SEEDS), 1))
 SECONDS = 60  # far more than any of these files takes: what is longer hangs
+
+GROWING = ("pi", "claude-code", "codex", "gemini", "arc-agi-3")
 
 DEEP = b"[" * 5_000 + b"]" * 5_000
 STRANGE: tuple[Any, ...] = (
@@ -160,6 +173,51 @@ def test_damage_is_an_error_or_a_counted_skip(seed: Path, tmp_path: Path) -> Non
 def test_the_undamaged_file_is_read(seed: Path, tmp_path: Path) -> None:
     """Every seed is read whole, so that what the damaged ones say is about the damage."""
     assert read_all(seed, skip=False, options=ReadOptions()) >= 0
+
+
+def content_of(path: Path, on_bad: Callable[..., None]) -> list[Any]:
+    """Return what the examples of a file say, without what the place of a record changes."""
+    [source] = discover(path).inputs
+    target = path.parent / "same.jsonl"
+    target.write_bytes(path.read_bytes())
+    found: list[Any] = []
+    for record in format_of(source.format).read(stat_source(target, "same", source.format), ReadOptions(), on_bad):
+        body = record.body
+        if isinstance(body, Chat):
+            found.append([(m.role, m.content, m.reasoning, m.tool_calls, m.weight, m.identity) for m in body.messages])
+        else:
+            assert isinstance(body, Values)
+            found.append([bytes(value) for value in body.values])
+    return found
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [path for path in SEEDS if path.suffix == ".jsonl" and path.parts[-2] in GROWING],
+    ids=lambda path: "-".join(path.relative_to(FIXTURES).parts),
+)
+def test_a_file_that_is_being_written_is_read_up_to_its_last_line(seed: Path, tmp_path: Path) -> None:
+    """Cut anywhere behind its first line, a session is what its whole lines say, and the rest is counted."""
+    data = seed.read_bytes()
+    chance = random.Random(seed.name)
+    path = tmp_path / "corpus" / "s.jsonl"
+    path.parent.mkdir()
+    ends = [index + 1 for index, byte in enumerate(data) if byte == 10]
+    counted = 0
+    for _ in range(60):
+        at = chance.randrange(ends[len(ends) // 2], len(data))
+        whole = max(end for end in ends if end <= at)
+        path.write_bytes(data[:whole])
+        before = content_of(path, raise_bad)
+        path.write_bytes(data[:at])
+        bad = BadRecords()
+        try:
+            json.loads(data[whole:at] or b"{}")
+        except ValueError:
+            assert content_of(path, bad.or_raise) == before
+            assert bad.count == 1
+            counted += 1
+    assert counted
 
 
 def test_a_line_of_fifty_megabytes_is_read_or_refused(tmp_path: Path) -> None:

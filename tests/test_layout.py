@@ -30,6 +30,7 @@ ROOMS = [
     "claims",
     "profile",
     "lints",
+    "comparison",
     "stages",
     "pipeline",
     "stats",
@@ -48,9 +49,12 @@ PURE = [
     "claims",
     "profile",
     "lints",
+    "comparison",
     "shards.window",
+    "shards.siblings",
     "shards.merged",
     "shards.unmerged",
+    "training.balance",
 ]
 IMPURE = {"os", "pathlib", "time", "random", "tempfile", "shutil", "subprocess", "tqdm", "logging", "datetime"}
 # Which modules may import a library, by the start of their dotted name.

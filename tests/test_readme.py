@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-COMMANDS = ["build", "ingest", "dedup", "pack", "stats", "verify", "show", "draw", "export", "train", "path"]
+COMMANDS = ["build", "ingest", "dedup", "pack", "stats", "verify", "plan", "show", "draw", "export", "train", "path"]
 BEGIN, END = "<!-- commands: written by `python tests/test_readme.py` -->\n", "<!-- end of commands -->\n"
 # Why a block of commands is not run here.
 EXCUSES = {

@@ -165,7 +165,7 @@ def test_without_a_second_run_there_is_no_baseline_of_turns() -> None:
         build = start(stack, [Example((1, 2, 3), frozenset({1, 2}))], Policy(seq_len=4), "dag")
         facts = describe(build.result.manifest, "name")["partitions"]["train"]
         page = format_stats(build.result.manifest, "name")
-    assert facts["savings"].keys() == {"examples_as_given", "best_fit"}
+    assert facts["savings"].keys() == {"examples_as_given", "best_fit", "walk", "first_fit", "shared_best_fit"}
     assert "per assistant turn" not in page
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from dagpack_cli.errors import DataError, MismatchError
 from dagpack_cli.tokenizing import ByteTokenizer, IdArray, Tokenizer, load_tokenizer
-from dagpack_cli.tokenizing.chat import Part, PieceEncoder, pieces_of, render, targets_of, template_of
+from dagpack_cli.tokenizing.chat import Part, PieceEncoder, Rendered, pieces_of, render, targets_of, template_of
 from dagpack_cli.tokenizing.messages import ROLES, Message, ToolCall
 from dagpack_cli.tokenizing.stability import Stability
 
@@ -83,11 +84,81 @@ def test_worked_chatml(qwen: Tokenizer) -> None:
     first = f"<think>\nt\n</think>\n\na\n{called}\n{called}<|im_end|>"
     assert qwen.decode(ids) == (
         "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nq<|im_end|>\n"
-        f"<|im_start|>assistant\n{first}\n<|im_start|>tool\nr<|im_end|>\n"
+        f"<|im_start|>assistant\n{first}\n<|im_start|>user\n<tool_response>\nr\n</tool_response><|im_end|>\n"
         f"<|im_start|>assistant\n{called}<|im_end|>\n"
     )
     assert supervised(ids, runs, qwen) == [first, f"{called}<|im_end|>"]
     assert np.count_nonzero(ids == 151644) == 5
+
+
+def flags_of(found: Rendered) -> list[bool]:
+    """Return whether each token is supervised."""
+    flags = np.zeros(len(found.ids), dtype=bool)
+    for start, end in found.runs.tolist():
+        flags[start:end] = True
+    return flags.tolist()
+
+
+def test_results_in_a_row_are_one_turn_of_the_user(qwen: Tokenizer) -> None:
+    """Each result stands in its own tags; of them and the header nothing is trained but under ``all``."""
+    results = [Message(role=role, content=text) for role, text in (("tool", "r1."), ("function", "r2"), ("tool", ""))]
+    chat = [Message(role="user", content="q"), *results, Message(role="assistant", content="a")]
+    template = template_of(qwen)
+
+    def written(**options: Any) -> Rendered:
+        return PieceEncoder(qwen).encode(template.pieces(chat, (), targets_of(chat, **options)))
+
+    found = written()
+    blocks = [f"<tool_response>\n{text}\n</tool_response>" for text in ("r1.", "r2", "")]
+    turn = "<|im_start|>user\n" + "\n".join(blocks) + "<|im_end|>\n"
+    assert qwen.decode(found.ids) == f"<|im_start|>user\nq<|im_end|>\n{turn}<|im_start|>assistant\na<|im_end|>\n"
+    assert supervised(found.ids, found.runs, qwen) == ["a<|im_end|>"]
+    part = written(supervise="completion", supervise_from=1)
+    assert part.ids.tolist() == found.ids.tolist()
+    assert supervised(part.ids, part.runs, qwen) == ["r1.\n", "r2\n", "<|im_end|>", "a<|im_end|>"]
+    assert part.turns.tolist() == [1, 2, 3, 4]
+    every = written(supervise="all")
+    assert every.ids.tolist() == found.ids.tolist()
+    assert supervised(every.ids, every.runs, qwen)[1:4] == [
+        f"<|im_start|>user\n{blocks[0]}\n",
+        f"{blocks[1]}\n",
+        f"{blocks[2]}<|im_end|>\n",
+    ]
+    assert every.turns.tolist() == [0, 1, 2, 3, 4]
+    assert all(flags_of(every))
+
+
+def test_ids_are_the_same_whatever_is_trained(qwen: Tokenizer) -> None:
+    """Texts are cut at the same places: what is context in one example is shared with one that trains it."""
+    call = ToolCall("f", "{}")
+    chat = [
+        Message(role="system", content=" s."),
+        Message(role="user", content="\n\n  q ."),
+        Message(role="assistant", content=" a.", reasoning="t.\n", tool_calls=(call, call)),
+        Message(role="tool", content=" \n "),
+        Message(role="tool", content="  {1}"),
+        Message(role="assistant", content=" \n", reasoning="t", ended=False),
+    ]
+    template = template_of(qwen)
+    ids = set()
+    for part in [Part.NOTHING, Part.ALL, Part.HEADER, Part.THINKING, Part.CONTENT, Part.TOOL_CALLS, Part.END]:
+        pieces = template.pieces(chat, TOOLS, [part] * len(chat))
+        ids.add(PieceEncoder(qwen).encode(pieces).ids.tobytes())
+    assert len(ids) == 1
+
+
+def test_answers_that_were_cut_off(qwen: Tokenizer) -> None:
+    """Nobody wrote the end of a turn that was cut off, nor of a thought that was."""
+    answer = Message(role="assistant", content="a", reasoning="t", ended=False)
+    cases = [
+        (answer, "<think>\nt\n</think>\n\na"),
+        (replace(answer, content=""), "<think>\nt\n"),
+        (replace(answer, content="", ended=True), "<think>\nt\n</think>\n\n<|im_end|>"),
+    ]
+    for message, said in cases:
+        ids, runs = render([Message(role="user", content="q"), message], qwen)
+        assert supervised(ids, runs, qwen) == [said]
+        assert qwen.decode(ids).endswith("<|im_end|>\n")
 
 
 def test_control_tokens_in_content_are_data(qwen: Tokenizer) -> None:
@@ -134,6 +205,24 @@ def test_announced_tools_are_nobody_s_turn() -> None:
     assert found.turns.tolist() == [-1, 0, 1]
 
 
+@pytest.mark.parametrize("tools", [(), TOOLS])
+def test_what_stands_before_the_first_message_is_trained_once(tools: Any) -> None:
+    """Under ``all`` BOS and an announcement go with the first message where it has an identity, and is a target."""
+    chat = [Message(role="user", content="q", identity=bytes(15) + b"q"), Message(role="assistant", content="a")]
+    tokenizer = ByteTokenizer()
+    template = template_of(tokenizer)
+    found = PieceEncoder(tokenizer).encode(template.pieces(chat, tools, targets_of(chat, supervise="all")))
+    assert found.turns.tolist() == [0, 1]
+    assert all(flags_of(found))
+    context = [replace(chat[0], weight=0.0), chat[1]]
+    found = PieceEncoder(tokenizer).encode(template.pieces(context, tools, targets_of(context, supervise="all")))
+    assert found.turns.tolist() == [1]
+    assert supervised(found.ids, found.runs, tokenizer) == ["<assistant>a<end-of-turn>"]
+    alone = [replace(chat[0], identity=b""), chat[1]]
+    found = PieceEncoder(tokenizer).encode(template.pieces(alone, tools, targets_of(alone, supervise="all")))
+    assert found.turns.tolist() == [-1, 0, 1]
+
+
 def test_built_in_templates_are_stable_by_construction() -> None:
     """Nothing is compared where nothing can change."""
     template = template_of(ByteTokenizer())
@@ -156,6 +245,7 @@ def test_no_template_is_guessed() -> None:
     with pytest.raises(MismatchError, match="no chat template is known") as error:
         render([Message(role="user", content="q")], load_tokenizer(str(path), eos=0))
     assert error.value.exit_code == 78
+    assert "--chat-template FILE" in error.value.hint
     assert "anthropic-claude2" in error.value.where
 
 
@@ -178,13 +268,16 @@ messages = st.builds(
 )
 
 
-def check_prefixes(chat: list[Message], tokenizer: Tokenizer, tools: Any) -> None:
-    """Check that every shorter chat's ids and runs start the longer one's."""
+def check_prefixes(chat: list[Message], tokenizer: Tokenizer, tools: Any, *, one_turn: bool = False) -> None:
+    """Check that every shorter chat's ids and runs start the longer one's; ``one_turn``: but between two results."""
     whole, runs = render(chat, tokenizer, tools)
     flags = np.zeros(len(whole), dtype=bool)
     for start, end in runs.tolist():
         flags[start:end] = True
+    results = [message.role in ("tool", "function") for message in chat]
     for length in range(1, len(chat)):
+        if one_turn and results[length - 1] and results[length]:
+            continue
         part, part_runs = render(chat[:length], tokenizer, tools)
         part_flags = np.zeros(len(part), dtype=bool)
         for start, end in part_runs.tolist():
@@ -210,8 +303,17 @@ def test_longer_chats_start_with_shorter_ones_in_chatml(qwen: Tokenizer) -> None
         Message(role="tool", content="2"),
         Message(role="assistant", content=""),
     ]
-    check_prefixes(chat, qwen, None)
-    check_prefixes(chat, qwen, TOOLS)
+    for tools in (None, TOOLS):
+        check_prefixes(chat, qwen, tools, one_turn=True)
+        with pytest.raises(AssertionError):
+            check_prefixes(chat, qwen, tools)
+
+
+@given(st.lists(messages, max_size=6), st.sampled_from([None, TOOLS]))
+@settings(max_examples=40, deadline=None)
+def test_any_longer_chat_starts_with_shorter_ones_in_chatml(qwen: Tokenizer, chat: list[Message], tools: Any) -> None:
+    """ChatML: whatever is said, only a prefix that ends between two results is none."""
+    check_prefixes(chat, qwen, tools, one_turn=True)
 
 
 def test_runs_are_sorted_disjoint_and_merged() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -380,7 +381,11 @@ def test_history_that_is_rewritten(tmp_path: Path) -> None:
     assert automatic.identity() == {"kind": "builtin", "name": "chatml"}
     assert "is not used: it rewrites turns (last turn written differently)" in automatic.note
     template = load_template(str(tmp_path), tokenizer)
-    assert "some conversations cannot be trained with it" in template.note
+    assert automatic.note.endswith(f"to use it, train each turn alone: --chat-template {tmp_path} --per-turn")
+    assert f"some conversations cannot be trained with {tmp_path}" in template.note
+    assert template.note.endswith(
+        "train each turn alone with --per-turn, or name a template whose {% generation %} marks hold all of every turn"
+    )
     with pytest.raises(DataError, match=r"message 3: .* \(dropped thinking\)") as error:
         written(template, tokenizer, chat(2, reasoning="r"))
     assert "--per-turn" in error.value.hint
@@ -388,6 +393,158 @@ def test_history_that_is_rewritten(tmp_path: Path) -> None:
         written(template, tokenizer, chat(2))
     found = written(template, tokenizer, chat(2, reasoning="r"), supervise="last-turn")
     assert trained(found, tokenizer) == [(4, "<think>\nr\n</think>\nAnswer 1.<|im_end|>")]
+
+
+FORGETS = {
+    "marked": MARKED.replace(
+        "{%- if message.reasoning_content %}", "{%- if message.reasoning_content and loop.last %}"
+    ),
+    "unmarked": CHATML.replace(
+        "{%- if message.reasoning_content %}",
+        "{%- if message.reasoning_content and not loop.first and message.content != 'Answer 0.' %}",
+    ),
+    "marked, with empty tags": MARKED.replace(
+        "message.reasoning_content + '\\n</think>", "(message.reasoning_content if loop.last else '') + '\\n</think>"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", list(FORGETS))
+@pytest.mark.parametrize("supervise", ["assistant", "all"])
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("thought", ["r", "think", "It says Answer 0.", "Answer 0.", "Long thoughts about it. " * 9])
+def test_thinking_is_not_left_out_silently(
+    kind: str, supervise: Any, named: bool, thought: str, tokenizer: HuggingFaceTokenizer, tmp_path: Path
+) -> None:
+    """A turn whose thinking is trained and not written is refused by name, also where the answer says the same."""
+    template = use(FORGETS[kind], tokenizer, tmp_path)
+    messages = chat(2, reasoning=f"{thought}\n")
+    if thought.startswith("Long"):
+        messages[2] = replace(messages[2], content=f"Answer 0.{thought}" if kind != "unmarked" else "Answer 0.")
+    if named:
+        messages = [replace(message, identity=bytes([at]) * 16) for at, message in enumerate(messages)]
+    with pytest.raises(DataError, match=r"template\.jinja leaves out the thinking of message 3") as error:
+        written(template, tokenizer, messages, supervise=supervise)
+    assert "--no-thinking" in error.value.hint
+    assert "--per-turn" in error.value.hint
+    if supervise == "assistant":
+        kept = written(template, tokenizer, messages, thinking=False)
+        assert kept.turns.tolist() == [2, 4]
+        assert f"{thought}\n" not in "".join(text for _, text in trained(kept, tokenizer)[1:])
+    last = written(template, tokenizer, messages, supervise="last-turn")
+    assert trained(last, tokenizer) == [(4, f"<think>\n{thought}\n\n</think>\nAnswer 1.<|im_end|>")]
+
+
+def test_thinking_that_is_written_is_trained(tokenizer: HuggingFaceTokenizer, tmp_path: Path) -> None:
+    """Thinking that the answer repeats, or white space alone, is no reason to refuse; a user's is not asked for."""
+    for template in (MARKED, CHATML):
+        for thought in ("Answer 1.", "think", "n", " \n"):
+            messages = chat(2, reasoning=thought)
+            messages[1] = replace(messages[1], reasoning="unsaid")
+            for supervise in ("assistant", "all"):
+                found = written(use(template, tokenizer, tmp_path), tokenizer, messages, supervise=supervise)
+                assert f"<think>\n{thought}\n</think>\nAnswer 0.<|im_end|>" in "".join(
+                    text for _, text in trained(found, tokenizer)
+                )
+
+
+def test_auto_uses_no_marks_that_leave_out_thinking(tmp_path: Path) -> None:
+    """Marks that do not hold the thinking of earlier turns cannot train every turn, but the last one."""
+    tokenizer = save_tokenizer(tmp_path, FORGETS["marked"])
+    automatic = load_template("auto", tokenizer)
+    assert automatic.identity() == {"kind": "builtin", "name": "chatml"}
+    assert "is not used: it leaves out the thinking of earlier turns;" in automatic.note
+    assert automatic.note.endswith(f"--chat-template {tmp_path} --per-turn")
+    assert (
+        "leaves out the thinking of earlier turns; train each turn alone"
+        in load_template(str(tmp_path), tokenizer).note
+    )
+
+
+def test_no_remedy_is_told_that_does_not_help(tmp_path: Path) -> None:
+    """A template whose prompt does not start any turn with a call cannot train it alone either."""
+    odd = CHATML.replace(
+        "{{- '<|im_start|>' + message.role + '\\n' }}",
+        "{{- ('<|im_start|>caller' if message.tool_calls else '<|im_start|>' + message.role) + '\\n' }}",
+    )
+    assert odd != CHATML
+    tokenizer = save_tokenizer(tmp_path, odd)
+    automatic = load_template("auto", tokenizer)
+    assert "is not used: it does not begin this turn" in automatic.note
+    assert "--per-turn" not in automatic.note
+    assert "--per-turn" not in load_template(str(tmp_path), tokenizer).note
+
+
+ENDS = {
+    "marked": MARKED,
+    "unmarked": CHATML,
+    "two tokens": CHATML.replace("'<|im_end|>'", "'<|eot|> <|im_end|>'"),
+    "two marked": MARKED.replace("'<|im_end|>'", "'<|eot|> <|im_end|>'"),
+    "text": CHATML.replace("<|im_end|>", " END"),
+    "nothing": CHATML.replace("<|im_end|>", "").replace("    {{- '\\n' }}\n{%- endfor", "{%- endfor"),
+    "end outside": MARKED.replace(
+        "        {{- '<|im_end|>' }}\n        {%- endgeneration %}", "{%- endgeneration %}{{- '<|im_end|>' }}"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", list(ENDS))
+def test_an_end_that_is_not_trained(kind: str, tokenizer: HuggingFaceTokenizer, tmp_path: Path) -> None:
+    """What ends a turn is no target where the answer was cut off: all of it, and nothing of what was said."""
+    template = use(ENDS[kind], tokenizer, tmp_path)
+    for content, reasoning, said in (
+        ("Answer", "", "Answer"),
+        ("<|im_end|>7", "Hm", "<think>\nHm\n</think>\n<|im_end|>7"),
+        ("", "Hm", "<think>\nHm"),
+        ("Answer 5.\n", "", "Answer 5.\n"),
+    ):
+        messages = chat(2, ended=False)
+        messages[2] = replace(messages[2], content=content, reasoning=reasoning)
+        found = written(template, tokenizer, messages)
+        assert trained(found, tokenizer) == [(2, said), (4, "Answer 1.")]
+        every = template.pieces(
+            messages, (), [Part.ALL & ~Part.END if message.ended is False else Part.NOTHING for message in messages]
+        )
+        texts = trained(PieceEncoder(tokenizer).encode(every), tokenizer)
+        if kind not in ("marked", "two marked", "end outside"):
+            assert texts[0] == (2, f"<|im_start|>assistant\n{said}")
+
+
+@pytest.mark.parametrize("kind", ["marked", "unmarked", "two tokens", "two marked", "text"])
+def test_an_end_behind_calls_that_is_not_trained(kind: str, tokenizer: HuggingFaceTokenizer, tmp_path: Path) -> None:
+    """Calls are trained whole, and what ends their turn is not."""
+    template = use(ENDS[kind], tokenizer, tmp_path)
+    messages = agent_chat()
+    messages[1] = replace(messages[1], ended=False)
+    found = written(template, tokenizer, messages)
+    assert trained(found, tokenizer)[0] == (1, 'I look.\n<call>look {"at": "it", "n": 1}</call>')
+    messages[1] = replace(messages[1], content="", reasoning="Hm")
+    found = written(template, tokenizer, messages)
+    assert trained(found, tokenizer)[0][1].endswith('\n<call>look {"at": "it", "n": 1}</call>')
+    found = written(template, tokenizer, messages, tool_calls=False)
+    assert trained(found, tokenizer)[0] == (1, "<think>\nHm\n</think>\n")
+
+
+def test_an_end_of_calls_that_does_not_show(tokenizer: HuggingFaceTokenizer, tmp_path: Path) -> None:
+    """Calls that are ended by another token are known by it; without one the turn is refused, never trained."""
+    ended = "{{- '<|eot|>' if message.tool_calls else '<|im_end|>' }}"
+    other = CHATML.replace("{{- '<|im_end|>' }}", ended)
+    assert other != CHATML
+    messages = agent_chat()
+    messages[1] = replace(messages[1], ended=False)
+    found = written(use(other, tokenizer, tmp_path), tokenizer, messages)
+    assert trained(found, tokenizer)[0] == (1, 'I look.\n<call>look {"at": "it", "n": 1}</call>')
+    template = use(other.replace("<|eot|>", " over "), tokenizer, tmp_path)
+    with pytest.raises(DataError, match=r"message 2: .* does not show what ends this turn"):
+        written(template, tokenizer, messages)
+
+
+def test_ends_of_what_is_no_assistant_s(tokenizer: HuggingFaceTokenizer, tmp_path: Path) -> None:
+    """The same for a part of a completion that somebody else says."""
+    template = use(CHATML, tokenizer, tmp_path)
+    messages = chat(1)[1:]
+    pieces = template.pieces(messages, (), [Part.WRITTEN & ~Part.END, Part.NOTHING])
+    assert trained(PieceEncoder(tokenizer).encode(pieces), tokenizer) == [(0, "Question 0?")]
 
 
 def test_stock_qwen(qwen: HuggingFaceTokenizer) -> None:
@@ -406,6 +563,80 @@ def test_stock_qwen(qwen: HuggingFaceTokenizer) -> None:
     assert len(one.runs) == 1
     empty = [Message(role="user", content="q"), Message(role="assistant", tool_calls=(ToolCall("f", '{"a": 1}'),))]
     assert '{"name": "f", "arguments": {"a": 1}}' in qwen.decode(written(template, qwen, empty).ids)
+
+
+CALL, OTHER_CALL = ToolCall("look", '{"at": "ü <b>", "n": [1, 2.5, null]}'), ToolCall("f", "{}")
+
+
+def stock(messages: Sequence[Message], tools: Sequence[Any]) -> list[int]:
+    """Return the ids that transformers gives with Qwen3's own template."""
+    source, fast = own_template()
+    found = fast.apply_chat_template(peer(messages), tools=list(tools) or None, chat_template=source, return_dict=True)
+    return list(found["input_ids"])
+
+
+@functools.cache
+def own_template() -> tuple[str, Any]:
+    """Return Qwen3's own template, and its tokenizer in transformers."""
+    source = json.loads((QWEN / "tokenizer_config.json").read_text())["chat_template"]
+    return source, transformers.PreTrainedTokenizerFast(tokenizer_file=str(QWEN / "tokenizer.json"))
+
+
+@pytest.mark.parametrize("tools", [(), TOOLS])
+@pytest.mark.parametrize("system", [(), (Message(role="system", content="Be good."),)])
+def test_built_in_chatml_is_qwen_s(qwen: HuggingFaceTokenizer, system: tuple[Message, ...], tools: Any) -> None:
+    """System, tools, thinking, calls, results in a row: the ids of Qwen3's template, which drops no thought here."""
+    messages = [
+        *system,
+        Message(role="user", content="Hi!"),
+        Message(role="assistant", content="Hello."),
+        Message(role="user", content="Look."),
+        Message(role="assistant", content="I look.", reasoning="Hm.\n", tool_calls=(CALL, OTHER_CALL)),
+        Message(role="tool", content="{'seen': 1}."),
+        Message(role="tool", content="\n  deep.\n\n"),
+        Message(role="assistant", tool_calls=(OTHER_CALL,)),
+        Message(role="tool", content=""),
+        Message(role="assistant", content="\n\nmore", reasoning="\nNow.", tool_calls=(CALL,)),
+        Message(role="tool", content="ok"),
+        Message(role="assistant", content="Done.", reasoning="Yes"),
+    ]
+    template = load_template("builtin", qwen)
+    assert written(template, qwen, messages, tools).ids.tolist() == stock(messages, tools)
+
+
+SAID = st.lists(
+    st.sampled_from([" ", "\n", "\r\n", "\t", "\u00a0", "a", "B", "7", ".", "}", "é", "\u3000"]), max_size=7
+).map("".join)
+PLAIN = st.text(alphabet="aB7.é", min_size=1, max_size=3)
+STEPS = st.lists(
+    st.one_of(
+        st.builds(Message, role=st.just("tool"), content=SAID),
+        st.builds(
+            Message,
+            role=st.just("assistant"),
+            content=SAID,
+            reasoning=st.tuples(PLAIN, SAID, PLAIN).map("".join),
+            tool_calls=st.lists(st.sampled_from([CALL, OTHER_CALL]), max_size=2).map(tuple),
+        ),
+        st.builds(Message, role=st.just("assistant"), content=st.tuples(PLAIN, SAID).map("".join)),
+    ),
+    max_size=5,
+)
+
+
+@given(system=SAID, ask=SAID, steps=STEPS, tools=st.sampled_from([(), TOOLS]))
+@settings(max_examples=200, deadline=None)
+def test_built_in_chatml_is_qwen_s_whatever_is_said(
+    qwen: HuggingFaceTokenizer, system: str, ask: str, steps: list[Message], tools: Any
+) -> None:
+    """The same for any white space and punctuation at the borders that tokens could join."""
+    messages = [
+        Message(role="system", content=system),
+        Message(role="user", content=ask),
+        *steps,
+        Message(role="assistant", content="a", reasoning="t"),
+    ]
+    assert written(load_template("builtin", qwen), qwen, messages, tools).ids.tolist() == stock(messages, tools)
 
 
 def test_consecutive_results_break_the_prefix_between_them(tokenizer: HuggingFaceTokenizer, tmp_path: Path) -> None:
@@ -500,6 +731,8 @@ def test_templates_that_cannot_work(template: str, said: str, tokenizer: Hugging
     with pytest.raises(MismatchError, match=said) as error:
         use(template, tokenizer, tmp_path)
     assert "template.jinja" in error.value.where
+    assert "--chat-template" in error.value.advice
+    assert "--tokenizer" not in error.value.advice
 
 
 def test_specs_that_name_nothing(tokenizer: HuggingFaceTokenizer, tmp_path: Path) -> None:
@@ -515,8 +748,9 @@ def test_specs_that_name_nothing(tokenizer: HuggingFaceTokenizer, tmp_path: Path
         (b'{"chat_template": 1}', "is no template"),
     ):
         (tmp_path / "empty" / "tokenizer_config.json").write_bytes(content)
-        with pytest.raises(MismatchError, match=said):
+        with pytest.raises(MismatchError, match=said) as error:
             load_template(str(tmp_path / "empty"), tokenizer)
+        assert "--chat-template" in error.value.advice
     named = [{"name": "rag", "template": "x"}]
     (tmp_path / "empty" / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     with pytest.raises(MismatchError, match="and no default"):
@@ -532,8 +766,9 @@ def test_auto_without_any_template(tmp_path: Path) -> None:
     with pytest.raises(MismatchError, match=r"rewrites turns .* lacks") as error:
         load_template("auto", plain)
     assert "--per-turn" in error.value.hint
-    with pytest.raises(MismatchError, match="no chat template is known"):
+    with pytest.raises(MismatchError, match="no chat template is known") as error:
         load_template("builtin", plain)
+    assert "--chat-template FILE" in error.value.hint
 
 
 def test_blocks_are_their_message_s(tokenizer: HuggingFaceTokenizer, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpack_cli.errors import DamageError
+from dagpack_cli.profile import min_shared_costs
 from dagpack_cli.trie import (
     Trie,
     build_trie,
@@ -251,3 +252,35 @@ def test_a_stored_trie_is_read_back_and_damage_is_named(tmp_path: Path) -> None:
     (tmp_path / "counts.npy").unlink()
     with pytest.raises(DamageError, match=r"counts.npy: the file is missing"):
         open_trie(tmp_path)
+
+
+@given(corpora.filter(bool), st.integers(1, 7))
+def test_short_shared_prefixes_stay_apart(sequences: Corpus, min_shared: int) -> None:
+    """Equal sequences are one; neighbours in sorted order that share less than N tokens are in different trees."""
+    trie, ends = build_trie(*flatten(sequences), min_shared=min_shared)
+    spelled = [
+        [token for node in trie.path(int(end)) for token in trie.tokens[trie.offsets[node] : trie.offsets[node + 1]]]
+        for end in ends
+    ]
+    assert spelled == sequences
+    roots = [trie.path(int(end))[0] for end in ends]
+    ordered = sorted(range(len(sequences)), key=sequences.__getitem__)
+    groups = [[ordered[0]]]
+    for one, other in pairwise(ordered):
+        shared = next(
+            (at for at, pair in enumerate(zip(sequences[one], sequences[other], strict=False)) if pair[0] != pair[1]),
+            min(len(sequences[one]), len(sequences[other])),
+        )
+        if (shared >= min_shared or sequences[one] == sequences[other]) and shared:
+            groups[-1].append(other)
+        else:
+            groups.append([other])
+    assert len({roots[group[0]] for group in groups}) == len(groups) == trie.num_roots
+    for group in groups:
+        assert len({roots[member] for member in group}) == 1
+        prefixes = {tuple(sequences[member][:end]) for member in group for end in range(1, len(sequences[member]) + 1)}
+        tree = [node for node in range(trie.num_nodes) if trie.path(node)[0] == roots[group[0]]]
+        assert sum(int(trie.offsets[node + 1] - trie.offsets[node]) for node in tree) == len(prefixes)
+    assert min_shared_costs(build_trie(*flatten(sequences))[0], [min_shared]) == [
+        [min_shared, *min_shared_costs(trie, [1])[0][1:]]
+    ]

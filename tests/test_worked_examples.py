@@ -168,19 +168,22 @@ def test_game_under_a_virtual_root() -> None:
 
 
 def test_a_cycle_is_one_row_a_transition() -> None:
-    """Under merge state a loop is trained once, with all its crossings; what leads back is a leaf."""
+    """Under merge state a loop is trained once, with all its crossings; what leads back is a leaf.
+
+    The tree of b comes first in its window, for it has more rows.
+    """
     with built(
         episodes("a b a b c", "b b a"), PackOptions(seq_len=4), TrieOptions(merge="state"), tokenizer="symbols"
     ) as build:
         (window,) = build.windows["train"]
         check_columns(
             window,
-            input=[0, 1, 1, 1],
-            target=[1, 0, 1, 2],
+            input=[1, 1, 1, 0],
+            target=[0, 1, 2, 1],
             depth=[0, 0, 0, 0],
             parent=[-1, -1, -1, -1],
-            segment=[0, 1, 1, 1],
-            count=[2, 2, 1, 1],
+            segment=[1, 1, 1, 0],
+            count=[2, 1, 1, 2],
         )
 
 

@@ -85,7 +85,9 @@ def _set_text_aside(found: Discovery) -> None:
     structured = [source for source in found.inputs if source.format != text.NAME]
     if structured and len(structured) < len(found.inputs):
         reason = "plain text beside structured files; --format text reads it"
-        found.ignored.extend((source.name, reason) for source in found.inputs if source.format == text.NAME)
+        found.ignored.extend(
+            (source.name, reason if source.size else "empty") for source in found.inputs if source.format == text.NAME
+        )
         found.inputs = structured
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.errors import DataError, shorten
+from dagpack_cli.errors import DataError, Unfinished, shorten
 from dagpack_cli.tokenizing.base import check_text
 from dagpack_cli.tokenizing.chat import Piece
 from dagpack_cli.tokenizing.messages import Message
@@ -117,10 +117,17 @@ class BadRecords:
         if len(self.first) < _FIRST_BAD:
             self.first.append((error.where, f"{error.found}; {error.expected}" if error.expected else error.found))
 
+    def or_raise(self, error: DataError) -> None:
+        """Count a record that is still being written, and raise any other error."""
+        if not isinstance(error, Unfinished):
+            raise error
+        self(error)
 
-def raise_bad(error: DataError) -> NoReturn:
-    """Stop at the first bad record: the other choice is `BadRecords`."""
-    raise error
+
+def raise_bad(error: DataError) -> None:
+    """Stop at the first bad record, but for one that is still being written: the other choice is `BadRecords`."""
+    if not isinstance(error, Unfinished):
+        raise error
 
 
 @dataclass(frozen=True, slots=True)

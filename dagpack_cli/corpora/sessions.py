@@ -2,17 +2,37 @@
 
 A message that many leaves or fork files carry has one *identity*; the first example in canonical
 order that carries it trains it. Everything here is iterative: a chain may be as long as a file.
+
+What follows a line that cannot be read was said in a context that nobody knows any more, so a
+session is read up to there. Its end may also be a line that is being written just now.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
-from typing import Literal
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
 
-from dagpack_cli.errors import DataError
+from dagpack_cli.corpora.files.sources import read_source_rows
+from dagpack_cli.corpora.files.streams import BOM
+from dagpack_cli.corpora.records import OnBad, Rows
+from dagpack_cli.errors import DataError, Unfinished
+from dagpack_cli.tokenizing.messages import Message
 
-__all__ = ["identity_of", "leaves_of", "link_parents", "path_to"]
+__all__ = [
+    "UntilBad",
+    "cut_off",
+    "identity_of",
+    "leaves_of",
+    "link_parents",
+    "path_to",
+    "read_growing",
+    "read_until_bad",
+    "up_to_here",
+]
 
 _NONE, _OPEN, _DONE = 0, 1, 2
 
@@ -111,3 +131,121 @@ def path_to(parents: Sequence[int], leaf: int) -> list[int]:
         path.append(parents[path[-1]])
     path.reverse()
     return path
+
+
+def read_growing(path: Path, name: str, on_bad: OnBad) -> Rows:
+    """Yield the rows of a file that may still be written, as `read_source_rows` does.
+
+    What cannot be read at the very end of a file of text that does not end with a line feed goes to
+    ``on_bad`` as `Unfinished`, where there are rows before it.
+    """
+    last: DataError | None = None
+    begun = False
+
+    def hold(error: DataError) -> None:
+        nonlocal last
+        if last is not None:
+            on_bad(last)
+        last = error
+
+    for place, row in read_source_rows(path, name, hold):
+        if last is not None:
+            error, last = last, None
+            on_bad(error)
+        begun = True
+        yield place, row
+    if last is not None:
+        on_bad(_unfinished(last) if begun and _is_open(path) else last)
+
+
+def _unfinished(error: DataError) -> Unfinished:
+    return Unfinished(error.where, error.found, "the file is still being written: its last record is left out")
+
+
+def _is_open(path: Path) -> bool:
+    """Return whether a file is plain text without a line feed at its end."""
+    with path.open("rb") as file:
+        if file.read(64).removeprefix(BOM).lstrip()[:1] not in (b"{", b"/"):
+            return False  # An archive, a table, or one array: those are not written line by line.
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
+def up_to_here(error: DataError) -> DataError:
+    """Return the error of a line of a session, which says that nothing behind the line is read."""
+    rest = "the session is read up to here"
+    expected = f"{error.expected}; {rest}" if error.expected else rest
+    return DataError(error.where, error.found, expected, hint=error.hint)
+
+
+class UntilBad:
+    """Rows of a file of sessions, without those whose context is not known (see `read_until_bad`).
+
+    Attributes:
+        cut: whether something that was left out stands before the row that was given last, or after
+            all of them the end.
+    """
+
+    def __init__(
+        self, path: Path, name: str, on_bad: OnBad, begins: Callable[[dict[str, Any]], bool] | None = None
+    ) -> None:
+        self.cut = False
+        self._path = path
+        self._name = name
+        self._on_bad = on_bad
+        self._begins = begins
+        self._stopped = False
+
+    def stop(self, error: DataError) -> None:
+        """Tell what is wrong with the row that was given last: the session ends before it."""
+        self._stopped = True
+        self._on_bad(error if isinstance(error, Unfinished) else up_to_here(error))
+
+    def __iter__(self) -> Rows:
+        """Yield the rows."""
+        for place, row in read_growing(self._path, self._name, self.stop):
+            self.cut = self._stopped
+            if self._stopped:
+                if self._begins is None:
+                    return
+                if not self._begins(row):
+                    continue
+                self._stopped = False
+            yield place, row
+            if self._stopped and self._begins is None:
+                break
+        self.cut = self._stopped
+
+
+def read_until_bad(
+    path: Path, name: str, on_bad: OnBad, *, begins: Callable[[dict[str, Any]], bool] | None = None
+) -> UntilBad:
+    """Return the rows of a session's file up to the first bad one: behind it, contexts would be false.
+
+    A last line that is still being written ends the rows too, and is `Unfinished`. A reader that
+    finds more wrong with a row hands that to `UntilBad.stop`.
+
+    Args:
+        path: the file.
+        name: how ids and messages name it.
+        on_bad: called for the bad row; the error says that the session is read up to there.
+        begins: of a file of several sessions, whether a row begins one: reading goes on with it.
+    """
+    return UntilBad(path, name, on_bad, begins)
+
+
+def cut_off(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return the messages of a session whose rest is not known: its last answer may have gone on.
+
+    Results of calls behind the answer may have come before its end.
+
+    >>> [message.ended for message in cut_off([Message(role="assistant"), Message(role="tool")])]
+    [False, True]
+    """
+    found = list(messages)
+    last = len(found) - 1
+    while last >= 0 and found[last].role == "tool":
+        last -= 1
+    if last >= 0 and found[last].role == "assistant":
+        found[last] = replace(found[last], ended=False)
+    return tuple(found)

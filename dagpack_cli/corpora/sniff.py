@@ -31,7 +31,7 @@ def format_of_file(path: Path, name: str, options: ReadOptions) -> tuple[str | N
     records.
 
     Raises:
-        DataError: the file is a damaged archive, Parquet or Arrow file.
+        DataError: the file is a damaged archive, Parquet or Arrow file, or JSON that cannot be read.
         NoInputError, PermissionDeniedError, DiskError: it cannot be read.
     """
     table = table_kind(path, name)
@@ -41,12 +41,16 @@ def format_of_file(path: Path, name: str, options: ReadOptions) -> tuple[str | N
         head = head_of(stream, _HEAD)
     if options.format is not None:
         return options.format, ""
-    rows, damaged = _json_rows(path, name, head, lambda error: None)
+    damage: list[DataError] = []
+    rows, damaged = _json_rows(path, name, head, damage.append)
     if rows and len(rows) >= damaged:
         return _structured(rows, options)
     content = head.removeprefix(BOM).lstrip(_SPACE)
+    if damage and (is_array(head) or content.startswith(b'{"')):
+        # Records that cannot be read are damage, not somebody else's file: the build stops.
+        raise damage[0]
     if is_array(head) or (content[:1] == b"{" and content[1:].lstrip(_SPACE)[:1] in (b'"', b"}")):
-        return None, "JSON, but no record can be read from its start"
+        return None, "JSON, but it cannot be read"
     return _plain(head)
 
 
@@ -69,7 +73,8 @@ def _json_rows(path: Path, name: str, head: bytes, on_bad: OnBad) -> tuple[list[
     for line, record in itertools.islice(read_texts(path, name, on_bad), _RECORDS):
         try:
             value = parse_json(record, f"{name}:{line}") if record.startswith(b"{") else None
-        except DataError:
+        except DataError as error:
+            on_bad(error)
             value = None
         if isinstance(value, dict):
             rows.append(value)

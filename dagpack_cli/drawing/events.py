@@ -98,7 +98,7 @@ def is_pi(path: Path) -> bool:
 def _pi(path: Path, bad: BadRecords) -> Session:
     session = Session(path.name)
     rows = itertools.islice(read_source_rows(path, path.name, bad), _MOST_EVENTS + 1)
-    read = read_entries(rows, path.name, bad)
+    read = read_entries(rows, bad)
     session.unreadable = bad.count
     if read is None:
         return session

@@ -1,6 +1,6 @@
 """Packing: which rows of a forest stand in which training window. Pure: arrays in, arrays out.
 
-    parents, lengths -> Forest -> bundle_leaves -> place_leaves -> Placement      layout dag
+    parents, lengths -> Forest -> pack_leaves   -> place_leaves -> Placement      layout dag
                         Forest -> walk_forest  ------------------> Placement      layout walk
                         Forest -> lower_bound  -> Bound                           what no packing beats
     lengths -> next_fit | best_fit_decreasing | one_each -> window of each item   layouts without merging
@@ -20,13 +20,17 @@ from dagpack_cli.packing.closed_walk import closed_walk
 from dagpack_cli.packing.engine import Engine
 from dagpack_cli.packing.first_fit import first_fit
 from dagpack_cli.packing.forest import Forest
+from dagpack_cli.packing.leaf_order import Cost
 from dagpack_cli.packing.placement import Placement, check_placement, place_leaves
+from dagpack_cli.packing.portfolio import Packed, pack_leaves
 from dagpack_cli.packing.walk import walk_forest
 
 __all__ = [
     "Bound",
+    "Cost",
     "Engine",
     "Forest",
+    "Packed",
     "Placement",
     "best_fit_apart",
     "best_fit_decreasing",
@@ -38,6 +42,7 @@ __all__ = [
     "next_fit",
     "node_windows",
     "one_each",
+    "pack_leaves",
     "place_leaves",
     "walk_forest",
 ]

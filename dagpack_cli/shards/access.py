@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from dagpack_cli.errors import DamageError
 from dagpack_cli.shards.files import windows_per_file
-from dagpack_cli.shards.npy import open_npy
-from dagpack_cli.shards.parquet import read_parquet, windows_per_group
+from dagpack_cli.shards.npy import open_attention_edges, open_npy
+from dagpack_cli.shards.parquet import read_attention_edges, read_parquet, windows_per_group
 from dagpack_cli.shards.window import ROW_COLUMNS, WindowRows
 
 __all__ = ["WindowReader"]
@@ -63,6 +65,22 @@ class WindowReader:
             "num_supervised": int(arrays["num_supervised"][local]),
             "weight_sum": float(arrays["weight_sum"][local]),
         }
+
+    def attention_edges(self) -> npt.NDArray[np.int64]:
+        """Return the attention edges of every window, shape (num_windows,); no row is read.
+
+        Raises:
+            DamageError: a shard is missing or damaged, or has another number of windows.
+        """
+        step = windows_per_file(self._window_len)
+        found = [np.zeros(0, dtype=np.int64)]
+        for number, shard in enumerate(self._shards):
+            edges = read_attention_edges(shard) if shard.suffix == ".parquet" else open_attention_edges(shard)
+            expected = min(step, self._num_windows - number * step)
+            if len(edges) != expected:
+                raise DamageError(str(shard), f"{len(edges):,} windows", f"{expected:,} as the manifest says")
+            found.append(edges)
+        return np.concatenate(found)
 
     def _group(self, shard: int, group: int) -> WindowRows:
         key = (shard, group)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from dagpack_cli.packing.pieces import Pieces, RowForest
 from dagpack_cli.packing.placement import Placement
 from dagpack_cli.packing.supervision import Supervision
+from dagpack_cli.shards.siblings import largest_first
 from dagpack_cli.shards.window import Instances, WindowRows, fill_rows, ranges
 from dagpack_cli.trie import Engine, Trie, sweep_weights
 
@@ -80,6 +81,7 @@ class MergedWindows:
         supervision: the examples' supervised runs.
         totals: given where a row is trained once (``walk``, merge ``state``), else None.
         engine: of the weight sweep.
+        arrange: whether siblings stand in the order of `siblings.largest_first`, else in the forest's.
     """
 
     def __init__(
@@ -91,12 +93,14 @@ class MergedWindows:
         supervision: Supervision,
         totals: RowTotals | None,
         engine: Engine = "auto",
+        *,
+        arrange: bool = True,
     ) -> None:
         self.num_windows = placement.num_windows
         self.piece_windows = _piece_windows(placement, pieces, rows)
         self._tokens = trie.tokens
         self._rows, self._placement, self._pieces, self._supervision = rows, placement, pieces, supervision
-        self._totals, self._engine = totals, engine
+        self._totals, self._arrange, self._engine = totals, arrange, engine
         self._bounds = np.searchsorted(placement.windows, np.arange(placement.num_windows + 1))
         order = np.lexsort((pieces.nodes, self.piece_windows))
         self._piece_order = order[self.piece_windows[order] >= 0]
@@ -130,25 +134,36 @@ class MergedWindows:
         )
 
     def _instances(self, first: int, last: int) -> tuple[Instances, Int64Array, Int64Array]:
+        """Return the instances of windows, their nodes, and how many of their rows lower windows have."""
         low, high = int(self._bounds[first]), int(self._bounds[last])
         nodes = self._placement.nodes[low:high].astype(np.int64)
         windows = self._placement.windows[low:high] - first
+        lengths, fresh = self._placement.ends[low:high], self._placement.fresh[low:high]
         forest = self._rows.forest
         above = forest.parents[nodes]
         keys = windows * len(forest.parents) + nodes
         parents = np.where(above >= 0, np.searchsorted(keys, windows * len(forest.parents) + above), -1)
+        subtree_ends = np.searchsorted(keys, windows * len(forest.parents) + forest.ends[nodes])
+        if self._arrange:
+            order = largest_first(windows, parents, lengths, subtree_ends)
+            numbers = np.arange(len(order))
+            places = np.empty_like(order)
+            places[order] = numbers
+            parents = np.where(parents >= 0, places[parents], -1)[order]
+            subtree_ends = numbers + (subtree_ends - numbers)[order]
+            nodes, lengths, fresh = nodes[order], lengths[order], fresh[order]
         instances = Instances(
             windows=windows,
             num_windows=last - first,
             parents=parents,
-            lengths=self._placement.ends[low:high],
+            lengths=lengths,
             token_starts=self._rows.token_starts[nodes],
             first_inputs=self._rows.first_inputs[nodes],
             depths=forest.depths[nodes],
             segments=self._rows.trees[nodes],
-            subtree_ends=np.searchsorted(keys, windows * len(forest.parents) + forest.ends[nodes]),
+            subtree_ends=subtree_ends,
         )
-        return instances, nodes, self._placement.fresh[low:high]
+        return instances, nodes, fresh
 
     def _shares(
         self, first: int, last: int, instances: Instances, nodes: Int64Array
@@ -158,7 +173,12 @@ class MergedWindows:
         width = len(self._rows.forest.parents)
         keys = instances.windows * width + nodes
         windows = self.piece_windows[chosen] - first
-        at = np.searchsorted(keys, windows * width + self._pieces.nodes[chosen])
+        by_key = np.argsort(keys)
+        at = by_key[np.searchsorted(keys, windows * width + self._pieces.nodes[chosen], sorter=by_key)]
+        if self._arrange:
+            # The sweep wants them as the instances are; none leaves its window, so `windows` stays.
+            in_order = np.argsort(at, kind="stable")
+            chosen, at = chosen[in_order], at[in_order]
         passing = np.concatenate(([0], np.cumsum(np.bincount(at, minlength=len(nodes)))))
         starts = self._rows.first_targets[nodes]
         examples = self._pieces.examples[chosen]

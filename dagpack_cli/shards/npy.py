@@ -15,7 +15,7 @@ from dagpack_cli.arrays import open_array, save_array
 from dagpack_cli.errors import DamageError
 from dagpack_cli.shards.window import ROW_COLUMNS, WindowRows
 
-__all__ = ["PAD", "open_npy", "read_npy", "write_npy"]
+__all__ = ["PAD", "open_attention_edges", "open_npy", "read_npy", "write_npy"]
 
 PAD = {"inputs": -1, "targets": -1, "segments": -1, "parents": -1}
 _SCALARS = {"lengths": np.int32, "num_supervised": np.int64, "weight_sum": np.float64, "attention_edges": np.int64}
@@ -41,6 +41,11 @@ def open_npy(directory: Path) -> dict[str, Any]:
     """Return the arrays of an NPY shard by name, memory-mapped and padded as they are stored."""
     scalars = {name: open_array(directory / f"{name}.npy", dtype) for name, dtype in _SCALARS.items()}
     return scalars | {name: open_array(directory / f"{name}.npy", dtype, ndim=2) for name, dtype in ROW_COLUMNS.items()}
+
+
+def open_attention_edges(directory: Path) -> npt.NDArray[np.int64]:
+    """Return the attention edges of every window of an NPY shard, shape (num_windows,), memory-mapped."""
+    return open_array(directory / "attention_edges.npy", _SCALARS["attention_edges"])
 
 
 def read_npy(directory: Path) -> WindowRows:

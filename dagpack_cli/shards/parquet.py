@@ -19,7 +19,7 @@ from dagpack_cli.errors import DamageError
 from dagpack_cli.native import open_native
 from dagpack_cli.shards.window import ROW_COLUMNS, WindowRows
 
-__all__ = ["read_parquet", "windows_per_group", "write_parquet"]
+__all__ = ["read_attention_edges", "read_parquet", "windows_per_group", "write_parquet"]
 
 _GROUP_ROWS = 1 << 16  # rows in a row group: what a reader that jumps about decodes for one window
 _SCALARS = {
@@ -84,15 +84,7 @@ def read_parquet(path: Path, group: int | None = None) -> WindowRows:
     Raises:
         DamageError: unreadable, a page checksum that differs, or not the columns of a shard.
     """
-    try:
-        with open_native(path, "rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
-            table = file.read(use_threads=False) if group is None else file.read_row_group(group, use_threads=False)
-    except PermissionError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise DamageError(str(path), "the file is missing") from None
-        raise DamageError(str(path), f"unreadable ({str(error).splitlines()[0]})", "a shard") from None
+    table = _read_table(path, group, None)
     if table.schema.remove_metadata() != _schema({}).remove_metadata():
         raise DamageError(str(path), f"columns {', '.join(table.column_names)}", "those of a shard")
     table = table.combine_chunks()
@@ -112,3 +104,30 @@ def read_parquet(path: Path, group: int | None = None) -> WindowRows:
     if not np.array_equal(np.diff(offsets), scalars.pop("num_rows")):
         raise DamageError(str(path), "num_rows is not the length of the lists", "equal lengths")
     return WindowRows(row_offsets=offsets, **values, **scalars, blocks=np.zeros(len(offsets) - 1, dtype=np.int64))
+
+
+def read_attention_edges(path: Path) -> npt.NDArray[np.int64]:
+    """Return the attention edges of every window of a Parquet shard, shape (num_windows,); no row is read.
+
+    Raises:
+        DamageError: as `read_parquet`.
+    """
+    table = _read_table(path, None, ["attention_edges"])
+    if table.schema.types != [_SCALARS["attention_edges"]]:
+        raise DamageError(str(path), "no column attention_edges", "those of a shard")
+    return np.asarray(table.column(0).to_numpy(), dtype=np.int64)
+
+
+def _read_table(path: Path, group: int | None, columns: list[str] | None) -> pa.Table:
+    """Return columns (None: all) of a row group (None: all), page by page checked against its checksums."""
+    try:
+        with open_native(path, "rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
+            if group is None:
+                return file.read(columns, use_threads=False)
+            return file.read_row_group(group, columns, use_threads=False)
+    except PermissionError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise DamageError(str(path), "the file is missing") from None
+        raise DamageError(str(path), f"unreadable ({str(error).splitlines()[0]})", "a shard") from None

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from dagpack_cli.trie import check_weights
 
-__all__ = ["BLOCK_SIZE", "ROW_COLUMNS", "Instances", "WindowRows", "chain_blocks", "fill_rows", "ranges"]
+__all__ = ["BLOCK_SIZE", "ROW_COLUMNS", "Instances", "WindowRows", "chain_blocks", "fill_rows", "ranges", "tree_blocks"]
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -169,35 +169,43 @@ def fill_rows(
         num_supervised=num_supervised,
         weight_sum=np.bincount(row_windows, weights=weights, minlength=instances.num_windows).astype(np.float64),
         attention_edges=edge_sums[bounds[1:]] - edge_sums[bounds[:-1]],
-        blocks=_tree_blocks(instances, row_starts, row_offsets),
+        blocks=tree_blocks(instances.windows, lengths, instances.subtree_ends, instances.num_windows),
     )
 
 
-def _tree_blocks(instances: Instances, row_starts: Int64Array, row_offsets: Int64Array) -> Int64Array:
-    """Return the non-empty blocks of each window's mask: the sum over key blocks of hi - kb.
+def tree_blocks(windows: Int64Array, lengths: Int64Array, subtree_ends: Int64Array, num_windows: int) -> Int64Array:
+    """Return the non-empty blocks of each window's mask, shape (num_windows,): the sum over key blocks of hi - kb.
 
     ``hi`` is the block after the last query block that sees a key of the block, so only the farthest
     subtree end of each key block matters. Rows of one instance end together, at its subtree's end.
+
+    Args:
+        windows: shape (n,), int64, not decreasing; the window of each instance.
+        lengths: shape (n,), int64; rows of each.
+        subtree_ends: shape (n,), int64; exclusive, in instances.
+        num_windows: how many windows there are.
     """
+    row_starts = np.cumsum(lengths) - lengths
+    sizes = np.bincount(windows, weights=lengths, minlength=num_windows).astype(np.int64)
+    row_offsets = np.concatenate(([0], np.cumsum(sizes)))
     num_rows = int(row_offsets[-1])
     if num_rows == 0:
-        return np.zeros(instances.num_windows, dtype=np.int64)
-    sizes = np.diff(row_offsets)
+        return np.zeros(num_windows, dtype=np.int64)
     num_blocks = -(-sizes // BLOCK_SIZE)
-    owners = np.repeat(np.arange(instances.num_windows), num_blocks)
+    owners = np.repeat(np.arange(num_windows), num_blocks)
     number = ranges(np.zeros(len(sizes), dtype=np.int64), num_blocks)
     block_starts = row_offsets[owners] + number * BLOCK_SIZE
     block_ends = np.minimum(block_starts + BLOCK_SIZE, row_offsets[owners + 1])
     # The rows of an instance end together, so the farthest end is that of an instance in the block.
-    filled = instances.lengths > 0
+    filled = lengths > 0
     starts = row_starts[filled]
-    row_ends = np.append(row_starts, num_rows)[instances.subtree_ends[filled]]
+    row_ends = np.append(row_starts, num_rows)[subtree_ends[filled]]
     firsts = np.searchsorted(starts, block_starts, side="right") - 1
     stops = np.searchsorted(starts, block_ends, side="left")
     spanned = np.stack((firsts, stops), axis=1).ravel()
     farthest = np.maximum.reduceat(np.append(row_ends, 0), spanned)[::2]
     spans = -(-(farthest - row_offsets[owners]) // BLOCK_SIZE) - number
-    return np.bincount(owners, weights=spans, minlength=instances.num_windows).astype(np.int64)
+    return np.bincount(owners, weights=spans, minlength=num_windows).astype(np.int64)
 
 
 def chain_blocks(lengths: Int64Array, windows: Int64Array, num_windows: int) -> int:

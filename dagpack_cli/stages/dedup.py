@@ -137,10 +137,12 @@ def dedup_splits(
     groups = join_families(
         examples.keys, examples.run_owners, examples.meta.column("group").to_pylist(), examples.families
     )
-    examples = examples.with_runs(settle_claims(examples.keys, examples.run_owners))
     first_target = 1 if root is None else 0
+    never = _statuses(examples, first_target) == UNTRAINED
+    examples = examples.with_runs(settle_claims(examples.keys, examples.run_owners))
     statuses = _statuses(examples, first_target)
-    reading = _reading(spec, receipts) | {"untrained": int(np.count_nonzero(statuses == UNTRAINED))}
+    repeated = int(np.count_nonzero((statuses == UNTRAINED) & ~never))
+    reading = _reading(spec, receipts) | {"untrained": int(np.count_nonzero(never)), "repeated": repeated}
     parts = assign_partitions(
         examples.tokens,
         examples.offsets,
@@ -167,7 +169,8 @@ def dedup_splits(
                 profiles[name]["sharing_stops"] = sharing_stops(trie, tokenizer.decode)
             tries[name] = trie
         listener.progress("dedup", number + 1, len(PARTITIONS))
-    if "val" in tries and options.merge == "prefix":
+    # Of several trees that start alike, a path does not say in which one to look for it.
+    if "val" in tries and options.merge == "prefix" and options.min_shared == 1:
         profiles["val"]["supervised_rows"] = int(np.count_nonzero(tries["val"].weights))
         profiles["val"]["supervised_rows_also_in_train"] = rows_also_in(tries["val"], tries["train"])
     table = provenance_table(examples, [PARTITIONS[part] for part in parts], statuses.tolist(), end_nodes)
@@ -257,8 +260,20 @@ def _reading(spec: dict[str, Any], receipts: list[dict[str, Any]]) -> dict[str, 
         "bad": (spec["skipped"] + bad)[:20],
         "dropped_transitions": sum(receipt["dropped_transitions"] for receipt in receipts),
         "rejected": sum(receipt["rejected"] for receipt in receipts),
+        "formats": _formats(receipts),
+        "silent_files": sum(receipt["silent_files"] for receipt in receipts),
+        "silent": [name for receipt in receipts for name in receipt["silent"]][:20],
         "stability": _stability(receipts),
     }
+
+
+def _formats(receipts: list[dict[str, Any]]) -> dict[str, list[int]]:
+    """Return the files and examples of every format."""
+    found: dict[str, list[int]] = {}
+    for receipt in receipts:
+        for name, numbers in receipt["formats"].items():
+            found[name] = [old + new for old, new in zip(found.get(name, [0, 0]), numbers, strict=True)]
+    return dict(sorted(found.items()))
 
 
 def _stability(receipts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -299,7 +314,7 @@ def _partition_trie(
             ]
         if options.merge == "state":
             return merge_states(transitions), np.full(len(chosen), -1, dtype=np.int64), conflicts
-    trie, ends = build_trie(tokens, offsets, engine=engine)
+    trie, ends = build_trie(tokens, offsets, min_shared=options.min_shared, engine=engine)
     order = np.argsort(ends, kind="stable")
     sorted_runs, sorted_offsets = supervision.clip(index[order], ones, lengths[order])
     starts = trie.depths.astype(np.int64)

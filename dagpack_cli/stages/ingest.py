@@ -223,6 +223,8 @@ def ingest_splits(plan: IngestPlan, directory: Path, *, workers: int, listener: 
     Raises:
         DataError: a bad record, unless the options say ``skip``; or an input changed while it was read.
     """
+    _cached_tokenizer.cache_clear()  # a path may lead to something else than for the build before
+    _cached_template.cache_clear()
     jobs = [
         (
             directory / "splits" / f"{number:05d}",
@@ -296,7 +298,7 @@ def _read_split(
     directory, sources, spec, written = job
     shutil.rmtree(directory, ignore_errors=True)
     bad = BadRecords()
-    on_bad: OnBad = bad if options.on_error == "skip" else raise_bad
+    on_bad: OnBad = bad if options.on_error == "skip" else bad.or_raise
     counts = ReadCounts()
     collector = SymbolCollector() if spec[0] == "symbols" else None
     reader: Tokenizer | SymbolCollector = collector if collector is not None else _cached_tokenizer(*spec)
@@ -304,8 +306,11 @@ def _read_split(
     if template is not None:
         template.stability = Stability()
     reading = read_options(options)
+    formats: dict[str, list[int]] = {}
+    silent: list[str] = []
     with SplitWriter(directory) as writer:
         for source in sources:
+            before = counts.examples
             with _located(corpus):
                 for example in read_examples(source, reader, reading, on_bad, template=template, counts=counts):
                     writer.add(example, source.name)
@@ -314,6 +319,11 @@ def _read_split(
                 raise DataError(
                     str(source.path), "the file changed while it was read", hint="run the same command again"
                 )
+            made = counts.examples - before
+            files, examples = formats.get(source.format, [0, 0])
+            formats[source.format] = [files + 1, examples + made]
+            if made == 0:
+                silent.append(source.name)
     if collector is not None:
         write_lines(directory / "symbols.jsonl", collector.symbols)
     write_receipt(
@@ -325,6 +335,9 @@ def _read_split(
             "bad": [list(entry) for entry in bad.first],
             "dropped_transitions": counts.dropped_pairs,
             "rejected": counts.rejected,
+            "formats": formats,
+            "silent_files": len(silent),
+            "silent": silent[:20],
             "stability": (Stability() if template is None else template.stability).to_json(),
         },
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from dagpack_cli.examples import EMPTY, SINGLE_TOKEN, UNTRAINED
 from dagpack_cli.manifest import (
     PackOptions,
 )
+from dagpack_cli.packing import Bound
 from dagpack_cli.packing.pieces import ExampleEnds, piece_lengths
 from dagpack_cli.profile import layout_baselines
 from dagpack_cli.shards.files import ShardReport
@@ -19,7 +21,15 @@ from dagpack_cli.stages.dedup import TrieInfo
 from dagpack_cli.stages.plan import Partition, Planned
 from dagpack_cli.trie import Engine
 
-__all__ = ["check_balance", "check_trains", "packing_summary", "partition_ledger", "total_ledger"]
+__all__ = [
+    "baselines_of",
+    "bound_facts",
+    "check_balance",
+    "check_trains",
+    "packing_summary",
+    "partition_ledger",
+    "total_ledger",
+]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -80,7 +90,7 @@ def total_ledger(ledger: dict[str, Any], info: TrieInfo) -> dict[str, Any]:
     return total
 
 
-def check_trains(packing: dict[str, Any], ledger: dict[str, Any], info: TrieInfo) -> None:
+def check_trains(packing: dict[str, Any], ledger: dict[str, Any], info: TrieInfo, on_long: str) -> None:
     """Raise unless the training partition has something to train on."""
     total = ledger["total"]
     if total["pairs"]["in"] == 0:
@@ -90,7 +100,7 @@ def check_trains(packing: dict[str, Any], ledger: dict[str, Any], info: TrieInfo
             "at least one pair of a token and the next",
             hint="look into the files, or name what they hold with --format",
         )
-    untrained = info.reading["untrained"]
+    untrained = info.reading["untrained"] + info.reading["repeated"]
     if untrained and packing["train"]["supervised_pairs"] == 0:
         conversations = "one conversation" if untrained == 1 else f"{untrained:,} conversations"
         template = info.tokenizer["chat_template"]["name"]
@@ -100,7 +110,7 @@ def check_trains(packing: dict[str, Any], ledger: dict[str, Any], info: TrieInfo
             "messages of an assistant are trained",
             hint="chat needs assistant messages of weight 1; --supervise all trains every message",
         )
-    if total["pairs"]["dropped"] == total["pairs"]["in"]:
+    if on_long == "drop" and total["pairs"]["dropped"] == total["pairs"]["in"]:
         raise NoInputError(
             "--on-long drop",
             f"every one of {total['examples']['dropped']:,} examples is dropped",
@@ -113,7 +123,8 @@ def check_trains(packing: dict[str, Any], ledger: dict[str, Any], info: TrieInfo
             where,
             f"no pair of its {ledger['train']['pairs']['in']:,} is supervised",
             "at least one to train on",
-            hint="chat needs assistant messages; input_ids need labels other than -100; or lower --val-fraction",
+            hint="chat needs assistant messages; input_ids need labels other than -100; rewards or advantages must "
+            "not all be 0; or lower --val-fraction",
         )
 
 
@@ -121,10 +132,6 @@ def packing_summary(
     partition: Partition, planned: Planned, report: ShardReport, options: PackOptions, engine: Engine
 ) -> dict[str, Any]:
     """Return what a partition's windows cost, the bound on it, and what the baselines would cost."""
-    given, packed = (
-        piece_lengths(partition.ends, options.seq_len, options.on_long, prune=prune) for prune in (False, options.prune)
-    )
-    turns = _turn_lengths(partition.ends, options)
     return {
         "windows": report.num_windows,
         "rows": report.num_rows,
@@ -135,13 +142,24 @@ def packing_summary(
         "negative_weights": bool((partition.ends.supervision.weights < 0).any()),
         "attention_edges": report.attention_edges,
         "blocks": report.blocks,
-        "bound": {
-            "windows": planned.bound.windows,
-            "rows": planned.bound.rows,
-            "attention_edges": planned.bound.attention,
-        },
-        "baselines": layout_baselines(given, packed, turns, options.capacity, engine),
+        "bound": bound_facts(planned.bound),
+        "strategy": planned.strategy,
+        "tried": {name: asdict(cost) for name, cost in planned.tried.items()},
+        "baselines": baselines_of(partition, options, engine) | planned.others,
     }
+
+
+def bound_facts(bound: Bound) -> dict[str, int]:
+    """Return a bound as it is stored."""
+    return {"windows": bound.windows, "rows": bound.rows, "attention_edges": bound.attention}
+
+
+def baselines_of(partition: Partition, options: PackOptions, engine: Engine) -> dict[str, dict[str, int]]:
+    """Return what a partition's examples would cost without a trie."""
+    given, packed = (
+        piece_lengths(partition.ends, options.seq_len, options.on_long, prune=prune) for prune in (False, options.prune)
+    )
+    return layout_baselines(given, packed, _turn_lengths(partition.ends, options), options.capacity, engine)
 
 
 def _turn_lengths(ends: ExampleEnds, options: PackOptions) -> Int64Array:

@@ -108,7 +108,7 @@ def pack_trie(
         packing[partition.name] = packing_summary(partition, planned, report, options, engine)
     ledger["total"] = total_ledger(ledger, info)
     ledger["reading"] = info.reading
-    check_trains(packing, ledger, info)
+    check_trains(packing, ledger, info, options.on_long)
     write_provenance(staged / "examples.parquet", table, provenance.windows(), metadata, provenance.statuses())
     rows = {f"shards/{path.name}": 0 for path in (staged / "shards").glob("*")}
     manifest = Manifest(

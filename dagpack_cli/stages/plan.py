@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.comparison import Costs, compare_packers
 from dagpack_cli.errors import DataError, UsageError
 from dagpack_cli.examples import DROPPED, KEPT, supervised_runs
 from dagpack_cli.manifest import (
@@ -19,12 +20,14 @@ from dagpack_cli.manifest import (
 )
 from dagpack_cli.packing import (
     Bound,
+    Cost,
     Forest,
+    Placement,
     best_fit_decreasing,
-    bundle_leaves,
     lower_bound,
     next_fit,
     one_each,
+    pack_leaves,
     place_leaves,
     walk_forest,
 )
@@ -38,7 +41,17 @@ from dagpack_cli.shards import (
 from dagpack_cli.stages.dedup import TrieInfo, gather_supervision
 from dagpack_cli.trie import Engine, Trie, open_trie
 
-__all__ = ["Partition", "Planned", "check_lengths", "check_options", "kept_pieces", "load_partition", "plan_windows"]
+__all__ = [
+    "Partition",
+    "Placed",
+    "Planned",
+    "check_lengths",
+    "check_options",
+    "kept_pieces",
+    "load_partition",
+    "place_windows",
+    "plan_windows",
+]
 
 Int64Array = npt.NDArray[np.int64]
 _LONGEST_ADVISED = 1 << 20  # no model is trained on longer windows
@@ -56,6 +69,29 @@ class Partition:
     table: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What stands in which window of a merged layout.
+
+    Attributes:
+        rows: the forest that was packed.
+        pieces: the examples' pieces.
+        placement: which runs stand in which window.
+        bound: what any packing needs.
+        strategy: the rule that made the windows.
+        tried: what each rule that was tried needs.
+        others: what other packers would need for the same rows.
+    """
+
+    rows: RowForest
+    pieces: Pieces
+    placement: Placement
+    bound: Bound
+    strategy: str
+    tried: dict[str, Cost]
+    others: dict[str, Costs]
+
+
 @dataclass(slots=True)
 class Planned:
     """What the packer decided for a partition."""
@@ -63,6 +99,9 @@ class Planned:
     windows: MergedWindows | UnmergedWindows
     pieces: Pieces
     bound: Bound
+    strategy: str  # the rule that made the windows
+    tried: dict[str, Cost]  # what each rule that was tried needs
+    others: dict[str, Costs]  # what other packers would need for the same rows
     distinct_rows: int
     removed: int  # merge state: crossings of rows cut or pruned; else 0
     truncated: int
@@ -143,26 +182,51 @@ def plan_windows(partition: Partition, info: TrieInfo, options: PackOptions, eng
     trie, ends = partition.trie, partition.ends
     if options.layout in UNMERGED_LAYOUTS:
         return _plan_unmerged(trie, ends, options, engine)
+    placed = place_windows(partition, info, options, engine)
+    rows, pieces = placed.rows, placed.pieces
     state = info.trie.merge == "state"
-    rows, pieces = _cut(partition, options, state=state)
-    bound = lower_bound(rows.forest, options.capacity, engine=engine)
-    if options.layout == "walk":
-        placement = walk_forest(rows.forest, options.capacity, engine=engine)
-    else:
-        leaf_windows = bundle_leaves(rows.forest, options.capacity, engine=engine)
-        placement = place_leaves(rows.forest, leaf_windows, engine=engine)
     totals = None
     if state:
         totals = state_totals(rows, trie)
     elif options.layout == "walk":
         totals = row_totals(rows, pieces, ends.supervision, engine)
-    windows = MergedWindows(trie, rows, placement, pieces, ends.supervision, totals, engine)
+    arrange = options.layout == "dag"  # the walk is an order of its own
+    windows = MergedWindows(trie, rows, placed.placement, pieces, ends.supervision, totals, engine, arrange=arrange)
     removed = truncated = 0
     if state:
         lost = int(_state_pairs(trie) - totals.counts.sum(dtype=np.int64)) if totals is not None else 0
         truncated = _state_truncated(trie, options) if options.on_long == "truncate" else 0
         removed = lost - truncated
-    return Planned(windows, pieces, bound, int(rows.forest.lengths.sum()), removed, truncated)
+    distinct = int(rows.forest.lengths.sum())
+    return Planned(
+        windows, pieces, placed.bound, placed.strategy, placed.tried, placed.others, distinct, removed, truncated
+    )
+
+
+def place_windows(partition: Partition, info: TrieInfo, options: PackOptions, engine: Engine) -> Placed:
+    """Return what stands in which window of a merged layout, the bound, and what other packers would need."""
+    rows, pieces = _cut(partition, options, state=info.trie.merge == "state")
+    forest, size = rows.forest, options.capacity
+    tried: dict[str, Cost] = {}
+    if options.layout == "walk":
+        strategy, bound = "walk", lower_bound(forest, size, engine=engine)
+        placement = walk_forest(forest, size, engine=engine)
+    else:
+        packed = pack_leaves(forest, size, polish=options.polish, engine=engine)
+        strategy, bound, tried = packed.strategy, packed.bound, {str(name): cost for name, cost in packed.costs.items()}
+        placement = place_leaves(forest, packed.leaf_windows, engine=engine)
+    others = compare_packers(forest, size, _arrival(forest, pieces), engine=engine)
+    return Placed(rows, pieces, placement, bound, strategy, tried, others)
+
+
+def _arrival(forest: Forest, pieces: Pieces) -> Int64Array | None:
+    """Return the leaves in the order in which the input has their first example; None where no examples are known."""
+    placed = pieces.nodes >= 0
+    if not placed.any():
+        return None
+    first = np.full(forest.num_nodes, np.iinfo(np.int64).max, dtype=np.int64)
+    np.minimum.at(first, pieces.nodes[placed], pieces.examples[placed])
+    return np.argsort(first[forest.leaves], kind="stable")
 
 
 def _cut(partition: Partition, options: PackOptions, *, state: bool) -> tuple[RowForest, Pieces]:
@@ -227,4 +291,4 @@ def _plan_unmerged(trie: Trie, ends: ExampleEnds, options: PackOptions, engine: 
     forest = Forest.from_parents(np.full(len(lengths), -1, dtype=np.int32), lengths, engine=engine)
     bound = lower_bound(forest, options.capacity, engine=engine)
     windows = UnmergedWindows(trie, pieces, placed, ends.supervision, engine)
-    return Planned(windows, pieces, bound, int(lengths.sum()), 0, 0)
+    return Planned(windows, pieces, bound, options.layout, {}, {}, int(lengths.sum()), 0, 0)

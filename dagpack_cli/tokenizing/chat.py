@@ -7,9 +7,8 @@ is known from the pieces, never searched for in the ids afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +16,10 @@ import numpy.typing as npt
 from dagpack_cli.errors import MismatchError
 from dagpack_cli.tokenizing import byte_level
 from dagpack_cli.tokenizing.base import IdArray, Tokenizer
+from dagpack_cli.tokenizing.builtin import ByteTemplate, ChatMLTemplate
 from dagpack_cli.tokenizing.encoding import PieceEncoder
 from dagpack_cli.tokenizing.huggingface import HuggingFaceTokenizer
-from dagpack_cli.tokenizing.messages import Message, check_role, tool_list_text
+from dagpack_cli.tokenizing.messages import Message, check_role
 from dagpack_cli.tokenizing.pieces import Part, Piece, Rendered
 from dagpack_cli.tokenizing.stability import Stability
 
@@ -77,117 +77,6 @@ class Template(Protocol):
         ...
 
 
-class _MessageWise:
-    """A template that writes message by message: what is appended never changes what stands before.
-
-    Every prefix is stable by construction, so none is compared.
-    """
-
-    def __init__(self, note: str = "") -> None:
-        self.note = note
-        self.stability = Stability()
-        self.sources: dict[str, str] = {}
-
-    def start(self) -> int | None:
-        """Return the token before the first message, None for none."""
-        raise NotImplementedError
-
-    def message(self, message: Message, target: Part, turn: int) -> Iterator[Piece]:
-        """Yield the pieces of one message."""
-        raise NotImplementedError
-
-    def pieces(
-        self, messages: Sequence[Message], tools: Sequence[Any], targets: Sequence[Part], where: str = ""
-    ) -> list[Piece]:
-        """Return the pieces of a conversation; tools are announced in the first system message."""
-        # BOS and an announcement that no message holds are trained only where every token is.
-        every = bool(targets and targets[0] & Part.HEADER)
-        first = self.start()
-        pieces = [] if first is None else [Piece(first, every)]
-        listed: list[tuple[int, Message]] = list(enumerate(messages))
-        if tools:
-            listed = _announce(listed, tool_list_text(tools))
-        for index, message in listed:
-            target = targets[index] if index >= 0 else Part.ALL if every else Part.NOTHING
-            pieces.extend(self.message(message, target, index))
-        return pieces
-
-
-class ByteTemplate(_MessageWise):
-    """Role id, thinking, content, tool calls, end of turn; the built-in ids of the byte tokenizer."""
-
-    _ROLE_IDS: ClassVar[dict[str, int]] = {
-        "system": byte_level.SYSTEM,
-        "developer": byte_level.SYSTEM,
-        "user": byte_level.USER,
-        "assistant": byte_level.ASSISTANT,
-        "tool": byte_level.TOOL,
-        "function": byte_level.TOOL,
-    }
-
-    def __init__(self, bos_id: int | None, note: str = "") -> None:
-        super().__init__(note)
-        self._bos_id = bos_id
-
-    def identity(self) -> dict[str, object]:
-        """Return its name."""
-        return {"kind": "builtin", "name": "bytes"}
-
-    def start(self) -> int | None:
-        """Return BOS."""
-        return self._bos_id
-
-    def message(self, message: Message, target: Part, turn: int) -> Iterator[Piece]:
-        """Yield the pieces of one message."""
-        yield Piece(self._ROLE_IDS[message.role], Part.HEADER in target, turn)
-        if message.reasoning:
-            thinking = Part.THINKING in target
-            yield Piece(byte_level.THINKING, thinking, turn)
-            yield Piece(message.reasoning, thinking, turn)
-            if message.content:
-                # A second marker ends the thinking, or content could not be told from it.
-                yield Piece(byte_level.THINKING, thinking, turn)
-        yield Piece(message.content, Part.CONTENT in target, turn)
-        for call in message.tool_calls:
-            yield Piece(byte_level.TOOL_CALL, Part.TOOL_CALLS in target, turn)
-            yield Piece(call.text(), Part.TOOL_CALLS in target, turn)
-        yield Piece(byte_level.END_OF_TURN, Part.END in target, turn)
-
-
-class ChatMLTemplate(_MessageWise):
-    """``<|im_start|>role``, thinking, content, tool calls, ``<|im_end|>``, each line ended."""
-
-    _ROLE_NAMES: ClassVar[dict[str, str]] = {"developer": "system", "function": "tool"}
-
-    def __init__(self, im_start: int, im_end: int, bos_id: int | None, note: str = "") -> None:
-        super().__init__(note)
-        self._im_start = im_start
-        self._im_end = im_end
-        self._bos_id = bos_id
-
-    def identity(self) -> dict[str, object]:
-        """Return its name."""
-        return {"kind": "builtin", "name": "chatml"}
-
-    def start(self) -> int | None:
-        """Return BOS, where the tokenizer adds one."""
-        return self._bos_id
-
-    def message(self, message: Message, target: Part, turn: int) -> Iterator[Piece]:
-        """Yield the pieces of one message."""
-        header = Part.HEADER in target
-        yield Piece(self._im_start, header, turn)
-        yield Piece(self._ROLE_NAMES.get(message.role, message.role) + "\n", header, turn)
-        if message.reasoning:
-            yield Piece(f"<think>\n{message.reasoning}\n</think>\n\n", Part.THINKING in target, turn)
-        yield Piece(message.content, Part.CONTENT in target, turn)
-        for index, call in enumerate(message.tool_calls):
-            lead = "\n" if index or message.content else ""
-            yield Piece(f"{lead}<tool_call>\n{call.text()}\n</tool_call>", Part.TOOL_CALLS in target, turn)
-        yield Piece(self._im_end, Part.END in target, turn)
-        yield Piece("\n", header, turn)
-
-
 def template_of(tokenizer: Tokenizer, note: str = "") -> Template:
     """Return the built-in template that fits ``tokenizer``, which carries ``note``.
 
@@ -204,7 +93,7 @@ def template_of(tokenizer: Tokenizer, note: str = "") -> Template:
             f"--tokenizer {tokenizer.label}",
             "no chat template is known for this tokenizer",
             "its vocabulary lacks <|im_start|> or <|im_end|>",
-            hint="use --tokenizer bytes, or a tokenizer with ChatML tokens",
+            hint="name a Jinja template with --chat-template FILE, or use --tokenizer bytes",
         )
     raise MismatchError(
         f"--tokenizer {tokenizer.kind}", "cannot write chats", "chats are text", hint="use --tokenizer bytes"
@@ -222,7 +111,8 @@ def targets_of(
     """Return which parts of each message are trained.
 
     What an assistant writes is its thinking, its content, its calls and the token that ends its
-    turn; messages of weight 0 are context under every rule.
+    turn; messages of weight 0 are context under every rule. An answer that was cut off trains no end
+    of turn, which nobody wrote, but for ``all``.
 
     Args:
         messages: the conversation.
@@ -253,6 +143,8 @@ def targets_of(
             part &= ~Part.THINKING
         if not tool_calls and messages[index].tool_calls:
             part &= ~(Part.TOOL_CALLS | Part.END)
+        if not messages[index].ended and supervise != "all":
+            part &= ~Part.END
         found[index] = part
     return found
 
@@ -276,16 +168,6 @@ def pieces_of(
     for index, message in enumerate(messages):
         check_role(message.role, f"message {index + 1}")
     return template.pieces(messages, tools or (), targets_of(messages, supervise_from=supervise_from))
-
-
-def _announce(numbered: list[tuple[int, Message]], text: str) -> list[tuple[int, Message]]:
-    if not numbered:
-        return []
-    index, first = numbered[0]
-    if first.role not in ("system", "developer"):
-        return [(-1, Message(role="system", content=text)), *numbered]
-    content = f"{first.content}\n\n{text}" if first.content else text
-    return [(index, replace(first, content=content)), *numbered[1:]]
 
 
 def render(

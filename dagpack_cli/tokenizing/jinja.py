@@ -13,7 +13,9 @@ from typing import Any
 
 from dagpack_cli.errors import DagpackError, DataError, MismatchError, UsageError, shorten
 
-__all__ = ["Row", "Span", "Watched", "Writer", "Written", "parse_date"]
+__all__ = ["OTHER_TEMPLATE", "Row", "Span", "Watched", "Writer", "Written", "parse_date"]
+
+OTHER_TEMPLATE = "name another template with --chat-template FILE, or use --chat-template builtin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +208,9 @@ def _environment_of(name: str, source: str) -> Any:
         ) from None
     except jinja2.exceptions.TemplateSyntaxError as error:
         raise MismatchError(
-            f"{name}:{error.lineno}", f"is no Jinja template: {shorten(str(error.message), 100)}"
+            f"{name}:{error.lineno}",
+            f"is no Jinja template: {shorten(str(error.message), 100)}",
+            hint=OTHER_TEMPLATE,
         ) from None
 
 
@@ -221,7 +225,10 @@ def _check_tree(tree: Any, name: str) -> bool:
     for found in tree.find_all((jinja2.nodes.Filter, jinja2.nodes.Name)):
         if found.name == ("random" if isinstance(found, jinja2.nodes.Filter) else "lipsum"):
             raise MismatchError(
-                f"{name}:{found.lineno}", f'the template uses "{found.name}"', "the same text every time"
+                f"{name}:{found.lineno}",
+                f'the template uses "{found.name}"',
+                "the same text every time",
+                hint=OTHER_TEMPLATE,
             )
     calls = (call.call for call in tree.find_all(jinja2.nodes.CallBlock))
     methods = (call.node for call in calls)

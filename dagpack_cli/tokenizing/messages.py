@@ -50,6 +50,7 @@ class Message:
         weight: 0 keeps the message as context only, anything else trains it.
         identity: of a message that several examples may carry (leaves of a session, fork files): it is
             trained in the first of them alone. Empty: it belongs to its own example only.
+        ended: False: the answer was cut off: what ends its turn is no target.
     """
 
     role: str
@@ -60,6 +61,7 @@ class Message:
     tool_call_id: str = ""
     weight: float = 1.0
     identity: bytes = b""
+    ended: bool = True
 
 
 def check_role(role: object, where: str) -> str:

@@ -6,7 +6,7 @@ writes is looked for here once, and later a conversation that holds more than th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from dagpack_cli.errors import DataError, MismatchError
 from dagpack_cli.tokenizing.conversation import Conversation
 from dagpack_cli.tokenizing.cutting import Controls
 from dagpack_cli.tokenizing.disguise import Disguise
-from dagpack_cli.tokenizing.jinja import Span, Writer
+from dagpack_cli.tokenizing.jinja import OTHER_TEMPLATE, Span, Writer
 from dagpack_cli.tokenizing.messages import Message, ToolCall
 from dagpack_cli.tokenizing.pieces import Part
 from dagpack_cli.tokenizing.rows import rows_of, tools_of
@@ -52,7 +52,9 @@ class Traits:
         calls: it writes the assistant's calls.
         tools: it announces tools.
         marked: it marks what the assistant generates.
-        rewrites: why it cannot train every turn: how it rewrites the conversation before; empty if it does not.
+        unfit: why it cannot train every turn: how it rewrites the conversation before, or, with marks, that
+            it leaves out the thinking of earlier turns; empty if it can.
+        alone: it can train every turn that is the last one.
     """
 
     roles: Mapping[str, str] = field(default_factory=dict)
@@ -61,7 +63,8 @@ class Traits:
     calls: bool = True
     tools: bool = True
     marked: bool = False
-    rewrites: str = ""
+    unfit: str = ""
+    alone: bool = True
 
     def check(self, messages: Sequence[Message], tools: Sequence[Any], targets: Sequence[Part], name: str) -> None:
         """Check that a template writes everything that a conversation holds.
@@ -126,7 +129,12 @@ def probe_template(writer: Writer, *, tool_use: bool = False) -> Traits:
         tools=_writes(writer, chat, list(_TOOLS), (_LISTED,)) or _writes(writer, called, list(_TOOLS), (_LISTED,)),
         marked=writer.marked,
     )
-    return replace(traits, rewrites=_rewrites(writer, traits, listed))
+    probes = list(_probes(traits, listed))
+    unfit = next((why for probe, tools in probes if (why := _unfit(writer, traits, probe, tools))), "")
+    turns = [(probe[:end], tools) for probe, tools in probes for end in range(2, len(probe) + 1)]
+    answers = [(probe, tools) for probe, tools in turns if unfit and probe[-1].role == "assistant"]
+    alone = not any(_unfit(writer, traits, probe, tools, last=True) for probe, tools in answers)
+    return replace(traits, unfit=unfit, alone=alone)
 
 
 def _say(role: str, word: str, **fields: Any) -> Message:
@@ -166,7 +174,9 @@ def _check_answer(writer: Writer, chat: Sequence[Message], tools: list[Any] | No
         conversation = _conversation(writer, chat, tools, {})
         text = conversation.whole.text
         if not all(_WORDS[word] in text for word in ("ask", "reply")):
-            raise MismatchError(writer.name, "the template leaves out what users or assistants say")
+            raise MismatchError(
+                writer.name, "the template leaves out what users or assistants say", hint=OTHER_TEMPLATE
+            )
         if writer.marked:
             spans: Sequence[Span] = conversation.whole.generated
         else:
@@ -184,34 +194,41 @@ def _check_answer(writer: Writer, chat: Sequence[Message], tools: list[Any] | No
             writer.name,
             "its {% generation %} blocks do not enclose what the assistant says",
             "blocks in the main text of the template, not in a macro or a variable",
-            hint="use --chat-template builtin",
+            hint=OTHER_TEMPLATE,
         )
 
 
-def _rewrites(writer: Writer, traits: Traits, tools: list[Any] | None) -> str:
-    """Return how the template rewrites turns of the probe; empty where it does not."""
+def _probes(traits: Traits, tools: list[Any] | None) -> Iterator[tuple[list[Message], list[Any] | None]]:
+    """Yield conversations of several turns, as far as the template knows what they hold."""
     ask, reply, more = _say("user", "ask"), _say("assistant", "reply"), _say("user", "more")
-    chats: list[tuple[list[Message], list[Any] | None]] = [([ask, reply, more, reply], tools)]
+    yield [ask, reply, more, reply], tools
     if traits.thinking:
         thought = _say("assistant", "reply", reasoning=_THOUGHT)
-        chats.append(([ask, thought, more, thought], tools))
+        yield [ask, thought, more, thought], tools
     if traits.calls and "tool" not in traits.dropped:
-        chats.append(([*_called(), more, reply], list(_TOOLS)))
-    rewrites = ""
-    for chat, listed in chats:
-        try:
-            conversation = _conversation(writer, chat, listed, traits.roles)
-        except DataError as error:
-            rewrites = rewrites or _of_it(writer, error)
+        yield [*_called(), more, reply], list(_TOOLS)
+
+
+def _unfit(writer: Writer, traits: Traits, chat: list[Message], tools: list[Any] | None, *, last: bool = False) -> str:
+    """Return why the template cannot train every turn of a conversation, or its last one; empty if it can."""
+    try:
+        conversation = _conversation(writer, chat, tools, traits.roles)
+    except DataError as error:
+        return "" if traits.marked else _of_it(writer, error)
+    turns = [index for index, message in enumerate(chat) if message.role == "assistant"]
+    for index in turns[-1:] if last else turns:
+        if traits.marked:
+            spans = [span for span in conversation.whole.generated if span.turn == index]
+            text = "".join(conversation.whole.text[span.start : span.end] for span in spans)
+            if chat[index].reasoning and _THOUGHT not in text:
+                return "it leaves out the thinking of earlier turns"
             continue
-        turns = [index for index, message in enumerate(chat) if message.role == "assistant"]
-        for index in turns:
-            try:
-                conversation.turn(index)
-            except DataError as error:
-                cause = conversation.stable.get(index + 1)
-                rewrites = rewrites or (f"it rewrites turns ({cause})" if cause else _of_it(writer, error))
-    return rewrites
+        try:
+            conversation.turn(index)
+        except DataError as error:
+            cause = conversation.stable.get(index + 1)
+            return f"it rewrites turns ({cause})" if cause else _of_it(writer, error)
+    return ""
 
 
 def _of_it(writer: Writer, error: DataError) -> str:

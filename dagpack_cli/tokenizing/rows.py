@@ -13,7 +13,7 @@ from dagpack_cli.tokenizing.disguise import Disguise
 from dagpack_cli.tokenizing.jinja import Row, Watched
 from dagpack_cli.tokenizing.messages import Message
 
-__all__ = ["CALLS", "THINKING", "disguise_of", "rows_of", "tools_of"]
+__all__ = ["CALLS", "THINKING", "disguise_of", "longer", "rows_of", "says", "tools_of"]
 
 THINKING = ("reasoning_content", "thinking")  # the second is what gpt-oss reads; transformers fills both, too
 CALLS = ("tool_calls",)
@@ -85,6 +85,26 @@ def tools_of(tools: Sequence[Any], disguise: Disguise) -> list[Any] | None:
     if not tools:
         return None
     return [disguise.hide_values(_parsed(json.dumps(tool, ensure_ascii=False), -1)) for tool in tools]
+
+
+def longer(row: Row, keys: Sequence[str], more: str) -> Row:
+    """Return a message with more at the end of some of the texts that it has."""
+    fields = dict(row)
+    fields.update({key: fields[key] + more for key in keys if key in fields})
+    return type(row)(fields, row.index, row.touched)
+
+
+def says(row: Row, text: str) -> bool:
+    """Whether a message's content, or a string of its calls, holds a text."""
+    waiting: list[Any] = [row["content"], row.get(CALLS[0])]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            if text in value:
+                return True
+        elif isinstance(value, dict | list):
+            waiting.extend([*value, *value.values()] if isinstance(value, dict) else value)
+    return False
 
 
 def _texts_of(message: Message) -> list[str]:

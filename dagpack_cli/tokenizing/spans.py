@@ -1,11 +1,13 @@
 """Which characters of a written conversation are trained: from marks, or from prefixes that are checked.
 
 What a turn holds that is not trained, thinking or calls, is found by writing the turn without it and
-comparing; texts are never searched for.
+comparing, and what ends it by writing more before it. What a message says is searched for only to
+refuse a turn that lacks its thinking.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from dagpack_cli.errors import DataError
@@ -15,9 +17,16 @@ from dagpack_cli.tokenizing.differences import difference
 from dagpack_cli.tokenizing.disguise import Disguise
 from dagpack_cli.tokenizing.jinja import Row, Span, Written
 from dagpack_cli.tokenizing.pieces import Part
-from dagpack_cli.tokenizing.rows import CALLS, THINKING
+from dagpack_cli.tokenizing.rows import CALLS, THINKING, longer, says
 
 __all__ = ["spans_of"]
+
+# Written behind what a turn says, to see what ends it, and behind a thought, to see whether it is
+# there: digits, which no filter changes.
+_MORE = "7193528640771935"
+# Characters of a thought that a template, a name or a number could hold by chance.
+_SHORT = 64
+_WORD = re.compile(f"{_MORE}\\.([0-9]+)\\.")
 
 
 def spans_of(
@@ -38,6 +47,7 @@ def spans_of(
     whole = conversation.whole.text
     rows = conversation.rows
     if not named and all(_exact(part, row) == Part.ALL for part, row in zip(targets, rows, strict=True)):
+        _Finder(conversation, controls, disguise).check_thoughts()
         return [Span(0, len(whole), -1)]
     finder = _Finder(conversation, controls, disguise)
     spans: list[Span] = []
@@ -48,7 +58,7 @@ def spans_of(
             joined = bool(index) and _exact(targets[index - 1], rows[index - 1]) == Part.ALL
             spans.extend(finder.header(index, exact, joined=joined, start=spans[-1].end if spans else 0))
         elif part and row["role"] != "assistant":
-            spans.extend(finder.other(index))
+            spans.extend(finder.other(index, exact))
         elif part and conversation.writer.marked:
             spans.extend(finder.marked(index, exact))
         elif part:
@@ -60,7 +70,21 @@ def _exact(part: Part, row: Row) -> Part:
     """Return the target with every part that the message does not have."""
     if part and THINKING[0] not in row:
         part |= Part.THINKING
-    return part | Part.TOOL_CALLS | Part.END if part and CALLS[0] not in row else part
+    return part | Part.TOOL_CALLS if part and CALLS[0] not in row else part
+
+
+def _thought(row: Row) -> str:
+    """Return what an assistant thought without the white space around it, which templates strip."""
+    return str(row.get(THINKING[0], "")).strip() if row["role"] == "assistant" else ""
+
+
+def _forgotten(conversation: Conversation, index: int) -> DataError:
+    return DataError(
+        "",
+        f"the template {conversation.writer.name} leaves out the thinking of message {index + 1}",
+        "a turn that is trained as it was written",
+        hint="keep thinking as context with --no-thinking, or train each turn alone with --per-turn",
+    )
 
 
 class _Finder:
@@ -70,12 +94,15 @@ class _Finder:
         self._of = conversation
         self._controls = controls
         self._disguise = disguise
-        self._bare: dict[tuple[str, ...], Written] = {}
+        self._bare: dict[tuple[tuple[str, ...], tuple[str, ...]], Written] = {}
         self._open = False
+        self._words: Written | None = None
+        self._worded: set[str] = set()
 
     def turn(self, index: int, part: Part) -> list[Span]:
         """Return an assistant's turn without its header and without what follows the token that ends it."""
         start, end = self._of.turn(index)
+        self._check_thinking([Span(start, end, index)], index, part, start)
         spans = self._without([Span(start, end, index)], index, part, start)
         last = self._trimmed(start, end)
         return [Span(span.start, min(span.end, last), index) for span in spans]
@@ -89,16 +116,19 @@ class _Finder:
                 f"the template {self._of.writer.name} marks nothing of it as generated",
                 "a {% generation %} block in every trained turn",
             )
+        self._check_thinking(spans, index, part, None)
         return self._without(spans, index, part, None)
 
-    def other(self, index: int) -> list[Span]:
+    def other(self, index: int, part: Part) -> list[Span]:
         """Return what a message that is no assistant's says: what changes with its content, to its end."""
         start, end = self._between(index)
         rows = self._of.rows
         empty = Row({**rows[index], "content": ""}, index, rows[index].touched)
         text = self._of.write([*rows[:index], empty], f"message {index + 1}")[start:]
         first, _ = self._difference(self._of.whole.text[start:end], text, late=True)
-        return [Span(start + first, self._trimmed(start, end), index)]
+        last = self._trimmed(start, end)
+        spans = [Span(start + first, last, index)]
+        return self._without(spans, index, part | Part.THINKING | Part.TOOL_CALLS, start + first)
 
     def header(self, index: int, part: Part, *, joined: bool, start: int) -> list[Span]:
         """Return all of a message; one whose end does not show is one with the next, if that is trained whole too."""
@@ -111,7 +141,10 @@ class _Finder:
         if begin is None or (end is None and part != Part.ALL):
             raise self._unclear(index if begin is None else index + 1)
         if end is None:
+            if part & Part.THINKING and not self._thinks(index, marked=False):
+                raise _forgotten(self._of, index)
             return [Span(begin, begin, index)]
+        self._check_thinking([Span(begin, end, index)], index, part, begin)
         return self._without([Span(begin, end, index)], index, part, begin)
 
     def check_open(self, index: int, part: Part) -> None:
@@ -142,30 +175,98 @@ class _Finder:
         way, as the marks around an empty thought, stays.
         """
         cut: list[tuple[int, int]] = []
-        text = "".join(self._of.whole.text[span.start : span.end] for span in spans)
+        text = self._text(spans)
         if not part & Part.THINKING:
             cut.append(self._difference(text, self._bare_turn(index, THINKING, start), late=False))
         if not part & Part.TOOL_CALLS:
             first, last = self._difference(text, self._bare_turn(index, CALLS, start), late=True)
             cut.append((first, last if part & Part.END else len(text)))
         elif not part & Part.END:
-            found = self._controls.find(text)
-            if found and not text[found[-1].end :].strip():
-                cut.append((found[-1].start, len(text)))
+            cut.append((self._ending(text, index, start), len(text)))
         return _subtract(spans, cut) if cut else spans
 
+    def _check_thinking(self, spans: list[Span], index: int, part: Part, start: int | None) -> None:
+        """Refuse a turn whose thinking is trained and not written: templates drop that of earlier turns.
+
+        The conversation is written again, once, only where something else may say the same.
+        """
+        row = self._of.rows[index]
+        thought = _thought(row)
+        if not thought or not part & Part.THINKING:
+            return
+        unsure = len(thought) < _SHORT or says(row, thought)
+        if thought not in self._text(spans) or (unsure and not self._thinks(index, marked=start is None)):
+            raise _forgotten(self._of, index)
+
+    def check_thoughts(self) -> None:
+        """Refuse a conversation that is trained whole, and in which the thinking of a turn is not written."""
+        for index in range(len(self._of.rows)):
+            if not self._thinks(index, marked=False):
+                raise _forgotten(self._of, index)
+
+    def _thinks(self, index: int, *, marked: bool) -> bool:
+        """Whether what an assistant thought is written, or with ``marked`` in what is marked of its turn.
+
+        Its own word is put behind every thought, and looked for in what the template makes of that.
+        """
+        rows = self._of.rows
+        if not _thought(rows[index]):
+            return True
+        if self._words is None:
+            worded = [longer(row, THINKING, f"{_MORE}.{at}.") for at, row in enumerate(rows)]
+            self._words = self._of.writer.write(worded, self._of.tools)
+            self._worded = set(_WORD.findall(self._words.text))
+        if not marked:
+            return str(index) in self._worded
+        return f"{_MORE}.{index}." in "".join(
+            self._words.text[span.start : span.end] for span in self._words.generated if span.turn == index
+        )
+
+    def _ending(self, text: str, index: int, start: int | None) -> int:
+        """Return where what ends a turn begins in its text: what stands behind more that it could have said.
+
+        Calls may be ended by something else; then it is the last control token.
+        """
+        row = self._of.rows[index]
+        alone = THINKING[0] in row and not row["content"] and CALLS[0] not in row
+        try:
+            written = self._written(index, CALLS, start, THINKING if alone else ("content",))
+        except DataError:
+            written = ""  # Results without their calls are refused by some.
+        ending = written[written.rindex(_MORE) + len(_MORE) :] if _MORE in written else None
+        if ending is not None and text.endswith(ending):
+            return len(text) - len(ending)
+        found = self._controls.find(text)
+        if found and not text[found[-1].end :].strip():
+            return found[-1].start
+        raise DataError(
+            f"message {index + 1}",
+            f"the template {self._of.writer.name} does not show what ends this turn, which is not trained",
+            "the same end behind a longer answer, or a control token",
+            hint=HINTS["other"],
+        )
+
     def _bare_turn(self, index: int, keys: tuple[str, ...], start: int | None) -> str:
-        """Return a turn as it is written without some fields; ``start`` is where it begins, None where marks tell."""
+        return self._written(index, keys, start, ())
+
+    def _written(self, index: int, keys: tuple[str, ...], start: int | None, more: tuple[str, ...]) -> str:
+        """Return a turn as it is written without some fields, and with more at the end of others.
+
+        ``start`` is where it begins, None where marks tell.
+        """
         rows = self._of.rows
         if start is not None:
             where = f"message {index + 1}, written without {' or '.join(keys)}"
-            return self._of.write([*rows[:index], rows[index].without(*keys)], where)[start:]
-        if keys not in self._bare:
+            return self._of.write([*rows[:index], longer(rows[index], more, _MORE).without(*keys)], where)[start:]
+        if (keys, more) not in self._bare:
             # One rendering for all turns: each is compared with itself alone.
-            bare = [row.without(*keys) for row in rows]
-            self._bare[keys] = self._of.writer.write(bare, self._of.tools)
-        written = self._bare[keys]
+            bare = [longer(row, more, _MORE).without(*keys) for row in rows]
+            self._bare[keys, more] = self._of.writer.write(bare, self._of.tools)
+        written = self._bare[keys, more]
         return "".join(written.text[span.start : span.end] for span in written.generated if span.turn == index)
+
+    def _text(self, spans: list[Span]) -> str:
+        return "".join(self._of.whole.text[span.start : span.end] for span in spans)
 
     def _trimmed(self, start: int, end: int) -> int:
         """Return where a turn ends: behind its last control token where only white space follows."""

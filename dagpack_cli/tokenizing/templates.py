@@ -17,7 +17,7 @@ from dagpack_cli.errors import DiskError, MismatchError, NoInputError, Permissio
 from dagpack_cli.tokenizing.base import Tokenizer
 from dagpack_cli.tokenizing.chat import Template, template_of
 from dagpack_cli.tokenizing.huggingface import HuggingFaceTokenizer
-from dagpack_cli.tokenizing.jinja import Writer, parse_date
+from dagpack_cli.tokenizing.jinja import OTHER_TEMPLATE, Writer, parse_date
 from dagpack_cli.tokenizing.probe import Traits, probe_template
 from dagpack_cli.tokenizing.rendering import JinjaTemplate
 
@@ -89,15 +89,19 @@ def _automatic(found: _Found, tokenizer: Tokenizer, own: Path | None, day: Any, 
         if error.hint.startswith(("pip ", "give ")):
             raise
         why = error.found
+        remedy = ""
     else:
-        unfit = [trait for trait in template.traits.values() if trait.rewrites and not trait.marked]
+        unfit = [trait for trait in template.traits.values() if trait.unfit]
         if not unfit:
             template.note = _joined(
                 f"conversations are written by the template {found.name}", _told("it", template.traits), cut
             )
             return template
-        why = unfit[0].rewrites
+        why = unfit[0].unfit
+        alone = all(trait.alone for trait in unfit)
+        remedy = f"to use it, train each turn alone: --chat-template {own} --per-turn" if alone else ""
     note = f"the template {found.name} is not used: {why}; conversations are written by the built-in one instead"
+    note = _joined(note, remedy)
     try:
         return template_of(tokenizer, _joined(note, cut))
     except MismatchError as error:
@@ -105,8 +109,7 @@ def _automatic(found: _Found, tokenizer: Tokenizer, own: Path | None, day: Any, 
             f"--chat-template auto: {found.name}",
             why,
             f"and there is no other: {error.expected}",
-            hint="name a template with {% generation %} marks with --chat-template FILE, or train the last turn alone "
-            "with --per-turn",
+            hint=_joined(remedy, f"{'or ' if remedy else ''}name another template with --chat-template FILE"),
         ) from None
 
 
@@ -122,9 +125,13 @@ def _told(name: str, traits: Mapping[str, Traits]) -> str:
         lost.append("no list of tools")
     lost += [f"no {role} messages" for role in ("system", "tool") if any(role in trait.dropped for trait in listed)]
     parts = [f"{name} writes {', '.join(lost)}"] if lost else []
-    rewritten = [trait.rewrites for trait in listed if trait.rewrites and not trait.marked]
-    if rewritten:
-        parts.append(f"some conversations cannot be trained with it: {rewritten[0]}")
+    unfit = [trait for trait in listed if trait.unfit]
+    if unfit:
+        remedy = "train each turn alone with --per-turn, or " if all(trait.alone for trait in unfit) else ""
+        parts.append(
+            f"some conversations cannot be trained with {name}: {unfit[0].unfit}; "
+            f"{remedy}name a template whose {{% generation %}} marks hold all of every turn"
+        )
     return "; ".join(parts)
 
 
@@ -172,7 +179,7 @@ def _find(directory: Path) -> _Found | None:
             str(name),
             f"holds the templates {shorten(', '.join(sorted(sources)))} and no default",
             "one that is called default",
-            hint="name one with --chat-template FILE",
+            hint="name one with --chat-template FILE, or use --chat-template builtin",
         )
     return _Found(str(name), used) if used else None
 
@@ -189,7 +196,10 @@ def _listed(value: Any, path: Path) -> dict[str, str]:
     if pairs and all(isinstance(name, str) and isinstance(text, str) for name, text in pairs):
         return dict(pairs)
     raise MismatchError(
-        str(path), '"chat_template" is no template', "a string, or a list of objects with a name and a template"
+        str(path),
+        '"chat_template" is no template',
+        "a string, or a list of objects with a name and a template",
+        hint=OTHER_TEMPLATE,
     )
 
 
@@ -211,20 +221,24 @@ def _fields(path: Path) -> dict[str, Any]:
     try:
         fields = orjson.loads(_read(path))
     except orjson.JSONDecodeError as error:
-        raise MismatchError(str(path), f"is not JSON: {error.msg}") from None
+        raise MismatchError(str(path), f"is not JSON: {error.msg}", hint=OTHER_TEMPLATE) from None
     if not isinstance(fields, dict):
-        raise MismatchError(str(path), "is no JSON object", "the settings of a tokenizer")
+        raise MismatchError(str(path), "is no JSON object", "the settings of a tokenizer", hint=OTHER_TEMPLATE)
     return fields
 
 
 def _read(path: Path) -> bytes:
     try:
         if path.stat().st_size > _LARGEST:
-            raise MismatchError(str(path), f"{path.stat().st_size:,} bytes", f"a template of at most {_LARGEST:,}")
+            size = f"{path.stat().st_size:,} bytes"
+            raise MismatchError(str(path), size, f"a template of at most {_LARGEST:,}", hint=OTHER_TEMPLATE)
         return path.read_bytes()
     except FileNotFoundError:
         raise NoInputError(
-            f"--chat-template {path}", "does not exist", "auto, builtin, a Jinja file or a tokenizer directory"
+            f"--chat-template {path}",
+            "does not exist",
+            "auto, builtin, a Jinja file or a tokenizer directory",
+            hint=OTHER_TEMPLATE,
         ) from None
     except PermissionError:
         raise PermissionDeniedError(str(path), "cannot be read") from None

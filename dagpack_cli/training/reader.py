@@ -23,6 +23,7 @@ from dagpack_cli.manifest import Manifest
 from dagpack_cli.preorder import subtree_ends
 from dagpack_cli.shards import WindowReader
 from dagpack_cli.storage import Generation, open_current
+from dagpack_cli.training.balance import deal_step
 from dagpack_cli.verify import check_files
 
 __all__ = ["IGNORED_TARGET", "PackedLoader", "PackedWindows", "collate"]
@@ -109,6 +110,16 @@ class PackedWindows(Dataset[dict[str, Any]]):
             "fingerprints": self.fingerprints,
             "objective": self.objective,
         }
+
+    def attention_edges(self) -> npt.NDArray[np.int64]:
+        """Return what attention computes for every window, shape (len,): its pairs of a row and one it sees.
+
+        Read from the shards' column of it; no row is read.
+
+        Raises:
+            DamageError: a shard is missing or damaged.
+        """
+        return np.concatenate([reader.attention_edges() for reader in self._readers])
 
     def __len__(self) -> int:
         """Return the number of windows."""
@@ -279,9 +290,17 @@ class PackedLoader:
         workers: processes that read ahead; they stay for all epochs.
         fill: whether a single process fills its last batch too.
         pin_memory: for copying to a GPU while it computes.
+        balance: how a step's windows are dealt to ranks: ``rows`` as they come, for all are about equally
+            full; ``cost`` so that ranks have about as many attention edges to compute (see
+            `dagpack_cli.training.balance`), which differ more the longer windows are. A step has the same
+            windows either way, so it trains the same; with ``batch_size`` 1 there is nothing to choose.
 
     ``state_dict`` says where the loader stands: after the last batch that was handed out. It is the same
-    on every rank, and may be loaded with other ``workers``, ``world`` or ``batch_size``.
+    on every rank, and may be loaded with other ``workers``, ``world``, ``batch_size`` or ``balance``.
+
+    Raises:
+        UsageError: options that cannot work.
+        DamageError: with ``balance="cost"`` and several ranks, a shard whose costs cannot be read.
     """
 
     def __init__(
@@ -298,12 +317,22 @@ class PackedLoader:
         workers: int = 0,
         fill: bool = False,
         pin_memory: bool = False,
+        balance: Literal["rows", "cost"] = "rows",
     ) -> None:
+        if balance not in ("rows", "cost"):
+            raise UsageError("balance", str(balance), "rows or cost")
         self.windows, self.length, self.shuffle, self.seed = windows, length, shuffle, seed
         self.rank, self.world = _place(rank, world)
         self.batch_size = _windows_per_batch(windows, batch_size, max_cells, length)
+        several = self.world > 1
         self._cursor = _Cursor(
-            len(windows), seed if shuffle else None, self.batch_size, self.rank, self.world, fill or self.world > 1
+            num_windows=len(windows),
+            seed=seed if shuffle else None,
+            batch_size=self.batch_size,
+            rank=self.rank,
+            world=self.world,
+            fill=fill or several,
+            costs=windows.attention_edges() if balance == "cost" and several and self.batch_size > 1 else None,
         )
         self._loader: DataLoader[Any] = DataLoader(
             _Fetcher(windows),
@@ -380,6 +409,7 @@ class _Cursor:
     rank: int
     world: int
     fill: bool
+    costs: npt.NDArray[np.int64] | None  # None: a step's windows are dealt as they come
     epoch: int = 0
     position: int = 0
 
@@ -389,11 +419,19 @@ class _Cursor:
         if self.seed is not None:
             order = window_order(self.num_windows, self.seed, self.epoch)
         for start in range(self.position, self.num_windows, self.batch_size * self.world):
-            low = start + self.rank * self.batch_size
-            numbers = order[low : low + self.batch_size].tolist()
+            numbers = self._deal(order[start : start + self.batch_size * self.world])
             if self.fill:
                 numbers += [EMPTY] * (self.batch_size - len(numbers))
             yield numbers
+
+    def _deal(self, step: npt.NDArray[np.int64]) -> list[int]:
+        """Return this rank's windows of those of a step."""
+        if self.costs is None:
+            mine = step[self.rank * self.batch_size : (self.rank + 1) * self.batch_size]
+        else:
+            mine = step[deal_step(self.costs[step].tolist(), self.world, self.batch_size)[self.rank]]
+        numbers: list[int] = mine.tolist()
+        return numbers
 
     def advance(self) -> None:
         """Go on by one step of all ranks."""

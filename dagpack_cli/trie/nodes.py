@@ -25,6 +25,8 @@ Int64Array = npt.NDArray[np.int64]
 class Trie:
     """A radix trie in preorder, children ordered by token; one array a column.
 
+    Where short shared prefixes are not merged, several roots in a row may have the same first token.
+
     Attributes:
         tokens: shape (num_tokens,), int32; each distinct token once.
         weights: shape (num_tokens,), float32; summed example weight x supervision of the token as a
@@ -56,7 +58,7 @@ class Trie:
 
     @property
     def num_roots(self) -> int:
-        """Number of distinct first tokens."""
+        """Number of trees: of distinct first tokens, where every shared prefix is merged."""
         return int(np.count_nonzero(self.parents == -1))
 
     @property
@@ -73,13 +75,15 @@ class Trie:
 
 
 def build_trie(
-    tokens: Int32Array, offsets: Int64Array, *, engine: Engine = "auto"
+    tokens: Int32Array, offsets: Int64Array, *, min_shared: int = 1, engine: Engine = "auto"
 ) -> tuple[Trie, npt.NDArray[np.int64]]:
     """Return the trie of the sequences (weights still 0) and the node at which each one ends.
 
     Args:
         tokens: shape (num_tokens,), int32, non-negative.
         offsets: shape (num_sequences + 1,), int64; no sequence is empty.
+        min_shared: a shared prefix of fewer tokens is not merged: each side keeps its own copy, in
+            trees of their own. Equal sequences are one all the same.
         engine: as `sort_sequences`; the result is the same.
 
     Returns:
@@ -94,6 +98,7 @@ def build_trie(
     order, lcp = sort_sequences(tokens, offsets, engine=engine)
     compiled = uses_kernels(engine, len(tokens), len(order))
     lengths = np.diff(offsets)[order]
+    lcp = np.where((lcp < min_shared) & (lcp < lengths), 0, lcp)
     owners = _segment_owners(lcp, lengths, compiled=compiled)
     width = int(lengths.max(initial=0)) + 1  # (segment, depth) as one sortable number
     if len(order) * width >= 2**63:

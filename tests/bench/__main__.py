@@ -1,9 +1,13 @@
-"""Print ratios against named alternatives: ``python -m tests.bench [--scale X] [SECTION ...]``."""
+"""Print ratios against named alternatives: ``python -m tests.bench [--scale X] [SECTION ...]``.
+
+On a corpus of one's own: ``python -m tests.bench real CORPUS``, see `bench_real`.
+"""
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from . import bench_rendering, builders, families, ours, peers
+from . import bench_packers, bench_real, bench_rendering, builders, families, ours, peers
 from .families import Corpus
+from .forests import FAMILIES
 from .measure import in_turn, print_table
 
 _SECTIONS = ("structure", "write", "packers", "masks", "rendering")
 _TOKENS = 30_000_000  # of a corpus, at scale 1
-_PACKER_TOKENS = 10_000_000
 _NO_TRL = "no trl"
 
 
@@ -36,7 +40,6 @@ def _warm() -> None:
         merged = ours.merge(small, "numba")
         for layout in ("dag", "best-fit"):
             ours.write(merged, small.seq_len, layout, Path(folder, layout), "numba")
-        ours.plan(merged, small.seq_len, "numba")
 
 
 def structure(scale: float, repeats: int, folder: Path) -> None:
@@ -130,34 +133,6 @@ def write(scale: float, repeats: int, folder: Path) -> None:
     )
 
 
-def packers(scale: float, folder: Path) -> None:
-    """Print how many windows each packer needs, over the proven bound."""
-    rows = []
-    for name, make in _corpora(families.PACKED, tuple(families.PACKED), int(_PACKER_TOKENS * scale)).items():
-        corpus = families.map_corpus(make(), folder / name)
-        merged = ours.merge(corpus, "numba")
-        for seq_len in (2_048, 8_192, 32_768):
-            plans = ours.plan(merged, seq_len, "numba")
-            bound = plans.bound.windows
-            rows.append(
-                (
-                    f"{name} @ {seq_len // 1024}k",
-                    f"{plans.nodes:,}",
-                    f"{bound:,}",
-                    f"{plans.dag / bound:.4f}",
-                    f"{plans.walk / bound:.4f}",
-                    f"{plans.best_fit / bound:.4f}",
-                    f"{plans.dag_rows / plans.bound.rows:.4f}",
-                )
-            )
-        shutil.rmtree(folder / name)
-    print_table(
-        "packers: windows over the proven lower bound, longer examples split",
-        ("family", "nodes", "bound", "dag", "walk", "best-fit, nothing merged", "dag: rows / bound"),
-        rows,
-    )
-
-
 def masks(repeats: int) -> None:
     """Print what a block mask costs, from the intervals and from all pairs."""
     print_table(
@@ -171,22 +146,29 @@ def main() -> None:
     """Run the sections that are asked for, all by default."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("sections", nargs="*", metavar="SECTION", help=f"of {', '.join(_SECTIONS)}; default: all")
-    parser.add_argument("--scale", type=float, default=1.0, help="factor of the corpora's tokens")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the corpora's tokens and forests' nodes")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each side; the median counts")
+    parser.add_argument("--family", action="append", choices=FAMILIES, default=[], help="of packers; default: all")
+    parser.add_argument("--seq-len", type=int, action="append", default=[], help="of packers; default: 2k to 128k")
+    parser.add_argument("--polish", type=int, help="of packers: attempts a window; default: as the bound advises")
+    if sys.argv[1:2] == ["real"]:
+        bench_real.main(sys.argv[2:])
+        return
     given = parser.parse_args()
     if unknown := set(given.sections) - set(_SECTIONS):
         parser.error(f"no section {sorted(unknown)[0]}")
     sections = given.sections or _SECTIONS
     with TemporaryDirectory(prefix="dagpack-bench-") as temporary:
         folder = Path(temporary)
-        if not set(sections) <= {"masks", "rendering"}:
+        if set(sections) & {"structure", "write"}:
             _warm()
         if "structure" in sections:
             structure(given.scale, given.repeats, folder)
         if "write" in sections:
             write(given.scale, given.repeats, folder)
         if "packers" in sections:
-            packers(given.scale, folder)
+            seq_lens = given.seq_len or bench_packers.SEQ_LENS
+            bench_packers.packers(given.scale, given.family, seq_lens, given.polish)
         if "masks" in sections:
             masks(given.repeats)
         if "rendering" in sections:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["PACKED", "STRUCTURE", "Corpus", "map_corpus"]
+__all__ = ["STRUCTURE", "Corpus", "map_corpus"]
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
@@ -144,20 +143,6 @@ def identical(rng: np.random.Generator, num_tokens: int) -> Corpus:
     return _corpus(np.tile(_draw(rng, 400), num), lengths, np.zeros_like(lengths), 4_096)
 
 
-def _groups(rng: np.random.Generator, num_tokens: int, *, fewest: int, most: int, mean: int) -> Corpus:
-    """Return prompts of 400 tokens on average, each with several completions, the prompts drawn in turn."""
-    num_prompts = max(2, num_tokens * 2 // ((fewest + most) * (400 + mean)))
-    prompts = _lengths(rng, num_prompts, 400, 1_500)
-    sizes = rng.integers(fewest, most + 1, num_prompts)
-    owners = np.repeat(np.arange(num_prompts), sizes)
-    own = _lengths(rng, len(owners), mean, 2_500)
-    pool = np.concatenate((_draw(rng, int(prompts.sum())), _draw(rng, int(own.sum()))))
-    prompt_starts = (np.cumsum(prompts) - prompts)[owners]
-    starts = np.stack((prompt_starts, int(prompts.sum()) + np.cumsum(own) - own), axis=1)
-    parts = np.stack((prompts[owners], own), axis=1)
-    return _corpus(pool[_ranges(starts.ravel(), parts.ravel())], parts.sum(axis=1), prompts[owners], 4_096)
-
-
 STRUCTURE: dict[str, Callable[[np.random.Generator, int], Corpus]] = {
     "agent": agent,
     "web": web,
@@ -165,13 +150,4 @@ STRUCTURE: dict[str, Callable[[np.random.Generator, int], Corpus]] = {
     "chain": chain,
     "fan-out": fan_out,
     "identical": identical,
-}
-PACKED: dict[str, Callable[[np.random.Generator, int], Corpus]] = {
-    "agent": agent,
-    "web": web,
-    "chat": chat,
-    "groups": partial(_groups, fewest=8, most=64, mean=500),  # one prompt, many completions
-    "pairs": partial(_groups, fewest=2, most=2, mean=300),  # one chosen, one rejected
-    "chain": chain,
-    "fan-out": fan_out,
 }

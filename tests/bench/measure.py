@@ -1,14 +1,17 @@
-"""CPU seconds of alternatives run in turn, and tables of what came out."""
+"""CPU seconds and peak memory of alternatives run in turn, and tables of what came out."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 import resource
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-__all__ = ["cpu_seconds", "in_turn", "print_table"]
+__all__ = ["added_memory", "cpu_seconds", "in_turn", "print_table"]
 
 
 def cpu_seconds(function: Callable[[], Any]) -> tuple[float, Any]:
@@ -22,6 +25,25 @@ def cpu_seconds(function: Callable[[], Any]) -> tuple[float, Any]:
 def _used() -> float:
     usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def added_memory(function: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the most MB that a call held above what there was before, and its result; NaN where Linux cannot tell."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed before, and is taken again, would count as nothing
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is what is resident now
+        before = _resident("VmRSS")
+    except OSError:
+        return float("nan"), function()
+    result = function()
+    return _resident("VmHWM") - before, result
+
+
+def _resident(name: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def in_turn(sides: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, tuple[float, Any]]:

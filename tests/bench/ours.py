@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from dagpack_cli.packing import Bound, best_fit_decreasing, bundle_leaves, lower_bound, place_leaves, walk_forest
-from dagpack_cli.packing.pieces import ExampleEnds, cut_examples, cut_forest, piece_lengths
+from dagpack_cli.packing import best_fit_decreasing, pack_leaves, place_leaves
+from dagpack_cli.packing.pieces import ExampleEnds, cut_examples, cut_forest
 from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.shards import MergedWindows, UnmergedWindows, write_shards
 from dagpack_cli.shards.files import ShardReport
@@ -18,7 +17,7 @@ from dagpack_cli.trie import Engine, Trie, build_trie, sweep_weights
 
 from .families import Corpus
 
-__all__ = ["Merged", "Plans", "merge", "plan", "write"]
+__all__ = ["Merged", "merge", "write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,9 @@ def write(
     windows: MergedWindows | UnmergedWindows
     if layout == "dag":
         rows, pieces = cut_forest(trie.offsets, trie.parents, trie.depths, seq_len, "split", prune=True, examples=ends)
-        placement = place_leaves(rows.forest, bundle_leaves(rows.forest, seq_len, engine=engine), engine=engine)
-        windows = MergedWindows(trie, rows, placement, pieces, ends.supervision, None, engine)
+        packed = pack_leaves(rows.forest, seq_len, engine=engine)
+        placement = place_leaves(rows.forest, packed.leaf_windows, engine=engine)
+        windows = MergedWindows(trie, rows, placement, pieces, ends.supervision, None, arrange=True, engine=engine)
     else:
         pieces = cut_examples(ends, trie.parents, trie.depths, seq_len, "split", True)
         lengths = (pieces.highs - pieces.lows)[pieces.highs > pieces.lows]
@@ -76,37 +76,3 @@ def write(
         workers=1,
         progress=lambda _: None,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Plans:
-    """Windows that each packer needs for one forest, and the proven bound."""
-
-    nodes: int
-    bound: Bound
-    dag: int
-    dag_rows: int
-    walk: int
-    best_fit: int
-
-
-def plan(merged: Merged, seq_len: int, engine: Engine) -> Plans:
-    """Return how many windows each packer makes of a trie; longer examples are split."""
-    trie, ends = merged.trie, merged.ends
-    rows, _ = cut_forest(trie.offsets, trie.parents, trie.depths, seq_len, "split", prune=True, examples=ends)
-    forest = rows.forest
-    placement = place_leaves(forest, bundle_leaves(forest, seq_len, engine=engine), engine=engine)
-    lengths = piece_lengths(ends, seq_len, "split", prune=False)
-    apart = best_fit_decreasing(lengths[lengths > 0], seq_len, engine=engine)
-    return Plans(
-        nodes=forest.num_nodes,
-        bound=lower_bound(forest, seq_len, engine=engine),
-        dag=placement.num_windows,
-        dag_rows=int(placement.ends.sum()),
-        walk=walk_forest(forest, seq_len, engine=engine).num_windows,
-        best_fit=_num_windows(apart),
-    )
-
-
-def _num_windows(windows: npt.NDArray[np.int64]) -> int:
-    return int(windows.max(initial=-1)) + 1

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.corpora.agents.transcripts import call_as_written, parts_of
+from dagpack_cli.corpora.agents.transcripts import call_as_written, parts_of, session_of
+from dagpack_cli.corpora.files.json_rows import canonical_json
 from dagpack_cli.corpora.files.sources import Source, read_source_rows
 from dagpack_cli.corpora.messages import message_of, tools_of
 from dagpack_cli.corpora.options import ReadOptions
@@ -142,15 +143,28 @@ def _chat_of(
 ) -> Record:
     agent = row.get("agent")
     tools = tools_of(agent.get("tool_definitions") if isinstance(agent, dict) else None, where)
-    messages: list[Message] = []
+    said: list[tuple[str, Message]] = []
     for number, step in enumerate(steps, 1):
-        at = f"{where}, step {number}"
-        for message in _messages_of(step, at):
-            # A continued session repeats its steps under its id: place, time and words make them one.
-            time = step.get("timestamp")
-            parts = (str(len(messages)), time if isinstance(time, str) else "", *parts_of(message))
-            messages.append(replace(message, identity=identity_of(NAME, own_id, *parts)))
-    return Record(place=place, body=Chat(tuple(messages), tools), id=own_id, group=session or None)
+        time = step.get("timestamp")
+        said.extend(
+            (time if isinstance(time, str) else "", message)
+            for message in _messages_of(step, f"{where}, step {number}")
+        )
+    # A continued session repeats its steps under its id: place, time and words make them one.
+    scope = own_id if session else _scope_of(row, said, where).hex()
+    messages = [
+        replace(message, identity=identity_of(NAME, scope, str(index), time, *parts_of(message)))
+        for index, (time, message) in enumerate(said)
+    ]
+    return Record(place=place, body=Chat(tuple(messages), tools), id=own_id, group=session or scope)
+
+
+def _scope_of(row: dict[str, Any], said: list[tuple[str, Message]], where: str) -> bytes:
+    """Return what stands for a trajectory without a session's id: all of it, so that a copy is the same."""
+    try:
+        return identity_of(NAME, canonical_json(row, where))
+    except DataError:  # A number that is none, in a field that is not read.
+        return session_of(NAME, [message for _, message in said], *(time for time, _ in said))
 
 
 def _messages_of(step: dict[str, Any], where: str) -> Iterator[Message]:

@@ -13,9 +13,10 @@ from typing import Any
 from dagpack_cli.corpora.agents.claude_code_lines import Entry, entry_of
 from dagpack_cli.corpora.agents.claude_code_messages import messages_of_path
 from dagpack_cli.corpora.agents.claude_code_tree import grow_tree
-from dagpack_cli.corpora.files.sources import Source, read_source_rows
+from dagpack_cli.corpora.files.sources import Source
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import Chat, OnBad, Place, Record, shown
+from dagpack_cli.corpora.sessions import read_until_bad, up_to_here
 from dagpack_cli.errors import DataError
 
 __all__ = ["NAME", "read", "recognise"]
@@ -40,42 +41,50 @@ def recognise(record: dict[str, Any], _options: ReadOptions) -> bool:
 def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Record]:
     """Yield one example a leaf: every branch, the context before and after a compaction, every subagent's.
 
-    What is wrong with a line goes to ``on_bad``, as does a file whose lines are each other's
-    ancestors. Memory is O(texts of the file): a file is a session.
+    What is wrong with a line goes to ``on_bad``, and the session ends before it; a file whose lines
+    are each other's ancestors goes there as a whole. Memory is O(texts of the file): a file is a
+    session.
     """
     entries: list[Entry] = []
-    for place, row in read_source_rows(source.path, source.name, on_bad):
-        if "loglines" in row:
-            yield from _session(_exported(row["loglines"], place, on_bad), on_bad)
+    rows = read_until_bad(source.path, source.name, on_bad, begins=_is_export)
+    for place, row in rows:
+        if _is_export(row):
+            exported, cut = _exported(row["loglines"], place, on_bad)
+            yield from _session(exported, on_bad, cut=cut)
+            continue
+        try:
+            entry = entry_of(row, place, str(place))
+        except DataError as error:
+            rows.stop(error)
         else:
-            _append(entries, row, place, str(place), on_bad)
-    yield from _session(entries, on_bad)
+            entries.extend([entry] if entry is not None else [])
+    yield from _session(entries, on_bad, cut=rows.cut)
 
 
-def _exported(lines: Any, place: Place, on_bad: OnBad) -> list[Entry]:
-    """Return the entries of a session that is exported as one object."""
+def _is_export(row: dict[str, Any]) -> bool:
+    return "loglines" in row
+
+
+def _exported(lines: Any, place: Place, on_bad: OnBad) -> tuple[list[Entry], bool]:
+    """Return the entries of a session that is exported as one object, and whether a bad line cut it."""
     entries: list[Entry] = []
     if not isinstance(lines, list):
         on_bad(DataError(str(place), f'"loglines" is {shown(lines)}', "a list"))
-        return entries
+        return entries, False
     for number, line in enumerate(lines, 1):
         where = f"{place}, line {number:,} of the log"
-        if isinstance(line, dict):
-            _append(entries, line, place, where, on_bad)
-        else:
-            on_bad(DataError(where, f"it is {shown(line)}", "an object"))
-    return entries
+        try:
+            if not isinstance(line, dict):
+                raise DataError(where, f"it is {shown(line)}", "an object")
+            entry = entry_of(line, place, where)
+        except DataError as error:
+            on_bad(up_to_here(error))
+            return entries, True
+        entries.extend([entry] if entry is not None else [])
+    return entries, False
 
 
-def _append(entries: list[Entry], line: dict[str, Any], place: Place, where: str, on_bad: OnBad) -> None:
-    entry, error = entry_of(line, place, where)
-    if error is not None:
-        on_bad(error)
-    if entry is not None and (entry.uuid or error is None):
-        entries.append(entry)
-
-
-def _session(entries: list[Entry], on_bad: OnBad) -> Iterator[Record]:
+def _session(entries: list[Entry], on_bad: OnBad, *, cut: bool) -> Iterator[Record]:
     entries = _linked(entries)
     try:
         tree = grow_tree(entries)
@@ -88,7 +97,7 @@ def _session(entries: list[Entry], on_bad: OnBad) -> Iterator[Record]:
         session = "/".join(part for part in (last.session, last.chain.removeprefix("agent ")) if part)
         yield Record(
             place=first.place,
-            body=Chat(messages_of_path(tree, path)),
+            body=Chat(messages_of_path(tree, path, cut=cut)),
             id=f"{session}#{number}" if session else f"{first.place.id}#{number}",
             group=last.session or None,
             family=first.session if first.session not in ("", last.session) else None,
@@ -98,11 +107,8 @@ def _session(entries: list[Entry], on_bad: OnBad) -> Iterator[Record]:
 def _linked(entries: list[Entry]) -> list[Entry]:
     """Return the entries with a uuid each, those of one conversation that names no parents as a chain.
 
-    Exports without links, and logs whose links were removed, are in the order of what was said. A
-    line that could not be read gives way to a later one of its uuid.
+    Exports without links, and logs whose links were removed, are in the order of what was said.
     """
-    read_well = {entry.uuid for entry in entries if not entry.damaged}
-    entries = [entry for entry in entries if not (entry.damaged and entry.uuid in read_well)]
     linked = {(entry.session, entry.chain) for entry in entries if entry.parent is not None}
     last: dict[tuple[str, str], str] = {}
     seen: set[str] = set()

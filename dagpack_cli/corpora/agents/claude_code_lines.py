@@ -17,6 +17,8 @@ from dagpack_cli.errors import DataError
 __all__ = ["Block", "Entry", "Segment", "entry_of"]
 
 _SYNTHETIC = "<synthetic>"
+# Ids of the API are random and longer; a shorter one is a counter, which two sessions may share.
+_RANDOM_ID = 16
 
 
 class Block(NamedTuple):
@@ -58,7 +60,7 @@ class Entry:
         summary: a summary that begins a compaction's new context.
         boundary: a compaction; nothing before it is context of what follows.
         segment: of a compaction, what it kept.
-        damaged: the line could not be read beyond its links.
+        stop: of an answer, why the model stopped, empty where the line does not say.
     """
 
     place: Place
@@ -78,39 +80,38 @@ class Entry:
     summary: bool = False
     boundary: bool = False
     segment: Segment | None = None
-    damaged: bool = False
+    stop: str = ""
 
     @property
     def origin(self) -> str:
         """Return what tells this message from another that says the same, in every copy of it.
 
-        Resumed sessions repeat lines under their ids, with another session's id.
+        Resumed sessions repeat lines under their ids and at their times, with another session's id.
+        An id that is a counter is no one's alone: only with its time is it told from others.
         """
-        return self.message_id or self.own_uuid or self.time or self.where
+        for name in (self.message_id, self.own_uuid):
+            if len(name) >= _RANDOM_ID:
+                return name
+        name = self.own_uuid or self.message_id
+        return "\n".join((name, self.time or self.session)) if name else self.time or self.where
 
 
-def entry_of(line: dict[str, Any], place: Place, where: str) -> tuple[Entry | None, DataError | None]:
+def entry_of(line: dict[str, Any], place: Place, where: str) -> Entry | None:
     """Return a line's entry, None for a line that is no part of the conversation's tree.
 
-    A line whose message cannot be read is returned with the error, as a link: what hangs below it
-    keeps the context before it.
+    Raises:
+        DataError: the line is damaged.
     """
-    entry: Entry | None = None
-    try:
-        kind = text_of(line, "type", where)
-        if kind not in ("user", "assistant") and not isinstance(line.get("uuid"), str):
-            return None, None
-        entry = _links_of(line, place, where)
-        if kind == "system" and line.get("subtype") == "compact_boundary":
-            entry.boundary = True
-            entry.segment = _segment_of(line.get("compactMetadata"))
-        elif kind in ("user", "assistant") and not _unsent(line):
-            _read_message(entry, kind, line, where)
-    except DataError as error:
-        if entry is not None:
-            entry.kind, entry.damaged = "link", True
-        return entry, error
-    return entry, None
+    kind = text_of(line, "type", where)
+    if kind not in ("user", "assistant") and not isinstance(line.get("uuid"), str):
+        return None
+    entry = _links_of(line, place, where)
+    if kind == "system" and line.get("subtype") == "compact_boundary":
+        entry.boundary = True
+        entry.segment = _segment_of(line.get("compactMetadata"))
+    elif kind in ("user", "assistant") and not _unsent(line):
+        _read_message(entry, kind, line, where)
+    return entry
 
 
 def _links_of(line: dict[str, Any], place: Place, where: str) -> Entry:
@@ -158,6 +159,7 @@ def _read_message(entry: Entry, kind: str, line: dict[str, Any], where: str) -> 
         entry.blocks = _answer_of(message.get("content"), where)
         entry.message_id = optional_text(message, "id", where)
         entry.synthetic = message.get("model") == _SYNTHETIC
+        entry.stop = optional_text(message, "stop_reason", where)
     else:
         entry.blocks = _request_of(message.get("content"), where)
     entry.kind = role

@@ -6,20 +6,29 @@ from collections.abc import Sequence
 
 from dagpack_cli.corpora.agents.claude_code_lines import Block, Entry
 from dagpack_cli.corpora.agents.claude_code_tree import Node, Tree
-from dagpack_cli.corpora.sessions import identity_of
+from dagpack_cli.corpora.sessions import cut_off, identity_of
 from dagpack_cli.tokenizing.messages import Message, ToolCall
 
 __all__ = ["messages_of_path"]
 
 _NAME = "claude-code"
+# The model did not come to the end of its turn: a limit was reached, or the API stopped it between blocks.
+_LIMITS = ("max_tokens", "model_context_window_exceeded")
+_CUT = (*_LIMITS, "pause_turn", "refusal")
 
 
-def messages_of_path(tree: Tree, path: Sequence[int]) -> tuple[Message, ...]:
+def messages_of_path(tree: Tree, path: Sequence[int], *, cut: bool = False) -> tuple[Message, ...]:
     """Return the messages of a path of nodes.
 
     An answer's calls are followed by their results in the calls' order; a result that hangs beside
     the path is taken from there. An answer in which nothing is left to say (redacted thinking
     alone) is no message.
+
+    Args:
+        tree: of the session.
+        path: from the root to a leaf.
+        cut: what follows in the file is not known, so that the last answer may have gone on, unless
+            it says itself why it stopped.
     """
     messages: list[Message] = []
     for number in path:
@@ -30,7 +39,9 @@ def messages_of_path(tree: Tree, path: Sequence[int]) -> tuple[Message, ...]:
             messages.extend(_results(tree, node))
         else:
             messages.extend(_request(node.entries[0], {}))
-    return tuple(messages)
+    answers = [number for number in path if tree.nodes[number].kind == "answer"]
+    open_end = bool(answers) and not _stop_of(tree.nodes[answers[-1]])
+    return cut_off(messages) if cut and open_end else tuple(messages)
 
 
 def _answer(node: Node) -> list[Message]:
@@ -41,16 +52,26 @@ def _answer(node: Node) -> list[Message]:
     if not (content or reasoning or calls):
         return []
     head = node.entries[0]
+    stop = _stop_of(node)
+    # A model may be cut off in a call: what is logged then is a repaired one, which it did not write.
+    broken = stop in _LIMITS and bool(blocks) and blocks[-1].kind == "call"
     said = [f"{call.name} {call.arguments}" for call in calls]
     message = Message(
         role="assistant",
         content=content,
         reasoning=reasoning,
         tool_calls=calls,
-        weight=0.0 if head.synthetic else 1.0,
+        weight=0.0 if head.synthetic or broken else 1.0,
         identity=identity_of(_NAME, "assistant", head.origin, content, reasoning, *said),
+        # Thinking alone is no answer, unless the model says that it was one.
+        ended=stop not in _CUT and bool(content or calls or stop),
     )
     return [message]
+
+
+def _stop_of(node: Node) -> str:
+    """Return why the model stopped, empty where no line of the answer says it."""
+    return next((entry.stop for entry in reversed(node.entries) if entry.stop), "")
 
 
 def _blocks_of(node: Node) -> list[Block]:

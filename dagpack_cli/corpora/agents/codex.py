@@ -14,10 +14,10 @@ from typing import Any
 from dagpack_cli.corpora.agents.blocks import object_of, optional_text
 from dagpack_cli.corpora.agents.codex_history import compacted, rolled_back
 from dagpack_cli.corpora.agents.codex_items import Item, item_of, messages_of_items
-from dagpack_cli.corpora.files.sources import Source, read_source_rows
+from dagpack_cli.corpora.files.sources import Source
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import Chat, OnBad, Place, Record, shown
-from dagpack_cli.corpora.sessions import identity_of
+from dagpack_cli.corpora.sessions import cut_off, identity_of, read_until_bad, up_to_here
 from dagpack_cli.errors import DataError
 from dagpack_cli.tokenizing.messages import Message
 
@@ -47,13 +47,14 @@ def recognise(record: dict[str, Any], _options: ReadOptions) -> bool:
 def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Record]:
     """Yield one example a history that came to an end: by a rollback, a compaction, or the file's.
 
-    They come in the order of time. What is wrong with a line goes to ``on_bad``. Memory is
-    O(texts of the file): a file is a session.
+    They come in the order of time. What is wrong with a line goes to ``on_bad``, and the session ends
+    before it. Memory is O(texts of the file): a file is a session.
     """
     session = _Session()
-    for place, row in read_source_rows(source.path, source.name, on_bad):
-        if isinstance(row.get("session"), dict) and isinstance(row.get("items"), list):
-            yield from session.end()
+    rows = read_until_bad(source.path, source.name, on_bad, begins=_is_whole)
+    for place, row in rows:
+        if _is_whole(row):
+            yield from session.end(cut=rows.cut)
             session = _Session()
             yield from _whole(session, row, place, on_bad)
             session = _Session()
@@ -61,8 +62,12 @@ def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Recor
         try:
             yield from session.add(row, place, str(place))
         except DataError as error:
-            on_bad(error)
-    yield from session.end()
+            rows.stop(error)
+    yield from session.end(cut=rows.cut)
+
+
+def _is_whole(row: dict[str, Any]) -> bool:
+    return isinstance(row.get("session"), dict) and isinstance(row.get("items"), list)
 
 
 def _whole(session: _Session, row: dict[str, Any], place: Place, on_bad: OnBad) -> Iterator[Record]:
@@ -72,7 +77,9 @@ def _whole(session: _Session, row: dict[str, Any], place: Place, on_bad: OnBad) 
         try:
             yield from session.add(object_of(record, "item", where), place, where)
         except DataError as error:
-            on_bad(error)
+            on_bad(up_to_here(error))
+            yield from session.end(cut=True)
+            return
     yield from session.end()
 
 
@@ -114,8 +121,11 @@ class _Session:
         elif kind is not None and "payload" not in row:
             self._append(item_of(row, where))
 
-    def end(self) -> Iterator[Record]:
-        """Yield the history if something was added to it since it was last yielded."""
+    def end(self, *, cut: bool = False) -> Iterator[Record]:
+        """Yield the history if something was added to it since it was last yielded.
+
+        Where it is ``cut``, its last answer may have gone on.
+        """
         if not self._new or self._place is None:
             return
         self._new = False
@@ -128,7 +138,7 @@ class _Session:
             messages.insert(0, Message(role="system", content=self._system, identity=identity))
         yield Record(
             place=self._place,
-            body=Chat(tuple(messages)),
+            body=Chat(cut_off(messages) if cut else tuple(messages)),
             id=f"{self._id}#{self._count}",
             group=self._id,
             family=self._parent,

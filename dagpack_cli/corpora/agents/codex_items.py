@@ -236,6 +236,7 @@ class _Made:
                 tool_calls=calls,
                 weight=0.0 if turn[0].copied else 1.0,
                 identity=identity,
+                ended=bool(content or calls),  # Reasoning alone is no answer: what came of it was cut off.
             )
             self.messages.append(message)
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from dagpack_cli.corpora.agents.blocks import object_of, optional_text, text_of
 from dagpack_cli.corpora.agents.gemini_messages import Turn, turn_of
-from dagpack_cli.corpora.files.sources import Source, read_source_rows
+from dagpack_cli.corpora.files.sources import Source
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import Chat, OnBad, Place, Record, shown
+from dagpack_cli.corpora.sessions import cut_off, read_until_bad
 from dagpack_cli.errors import DataError
 from dagpack_cli.tokenizing.messages import Message
 
@@ -39,22 +40,28 @@ def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Recor
     """Yield one example a history that came to an end: by a rewind, a replacement, or the file's.
 
     What was rewound was said in that context, so it is trained there. They come in the order of
-    time. What is wrong with a line goes to ``on_bad``. Memory is O(texts of a session).
+    time. What is wrong with a line goes to ``on_bad``, and the session ends before it. Memory is
+    O(texts of a session).
     """
     session: _Session | None = None
-    for place, row in read_source_rows(source.path, source.name, on_bad):
+
+    def begins(row: dict[str, Any]) -> bool:
         name = row.get("sessionId")
-        if isinstance(name, str) and (session is None or name != session.name):
+        return isinstance(name, str) and (session is None or name != session.name)
+
+    rows = read_until_bad(source.path, source.name, on_bad, begins=begins)
+    for place, row in rows:
+        if begins(row):
             if session is not None:
-                yield from session.end()
-            session = _Session(name, place)
+                yield from session.end(cut=rows.cut)
+            session = _Session(row["sessionId"], place)
         try:
             session = session or _Session("", place)
-            yield from session.add(row, str(place), on_bad)
+            yield from session.add(row, str(place))
         except DataError as error:
-            on_bad(error)
+            rows.stop(error)
     if session is not None:
-        yield from session.end()
+        yield from session.end(cut=rows.cut)
 
 
 class _Session:
@@ -63,33 +70,41 @@ class _Session:
     def __init__(self, name: str, place: Place) -> None:
         self.name = name
         self._place = place
+        self._scope = name or place.id
         self._turns: dict[str, Turn] = {}
         self._new = False
         self._count = 0
 
-    def add(self, row: dict[str, Any], where: str, on_bad: OnBad) -> Iterator[Record]:
-        """Add a record, and yield the history that it ends, if it does."""
+    def add(self, row: dict[str, Any], where: str) -> Iterator[Record]:
+        """Add a record, and yield the history that it ends, if it does.
+
+        Raises:
+            DataError: it is damaged; of a list of messages, those before the damage are added.
+        """
         if "$rewindTo" in row:
             yield from self._rewind(text_of(row, "$rewindTo", where))
         elif "id" in row:
-            self._put(turn_of(row, where))
+            self._put(turn_of(row, where, self._scope))
         else:
             patch = object_of(row["$set"], "$set", where) if "$set" in row else row
             if patch.get("messages") is not None:
-                yield from self._replace(patch["messages"], where, on_bad)
+                yield from self._replace(patch["messages"], where)
 
-    def end(self) -> Iterator[Record]:
-        """Yield the history if something was added to it since it was last yielded."""
+    def end(self, *, cut: bool = False) -> Iterator[Record]:
+        """Yield the history if something was added to it since it was last yielded.
+
+        Where it is ``cut``, its last answer may have gone on.
+        """
         if not self._new:
             return
         self._new = False
         self._count += 1
-        name = self.name or self._place.id
+        messages = _messages_of(self._turns.values())
         yield Record(
             place=self._place,
-            body=Chat(_messages_of(self._turns.values())),
-            id=f"{name}#{self._count}",
-            group=name,
+            body=Chat(cut_off(messages) if cut else messages),
+            id=f"{self._scope}#{self._count}",
+            group=self._scope,
         )
 
     def _put(self, turn: Turn) -> None:
@@ -103,27 +118,31 @@ class _Session:
         for gone in names[names.index(name) if name in self._turns else 0 :]:
             del self._turns[gone]
 
-    def _replace(self, messages: Any, where: str, on_bad: OnBad) -> Iterator[Record]:
+    def _replace(self, messages: Any, where: str) -> Iterator[Record]:
         """Put other messages in the place of all: compression, or results that were cut."""
         if not isinstance(messages, list):
             raise DataError(where, f'"messages" is {shown(messages)}', "a list")
         turns: dict[str, Turn] = {}
+        damage: DataError | None = None
         for number, message in enumerate(messages, 1):
             try:
                 here = f"{where}, message {number:,}"
                 record = object_of(message, "messages", here)
                 if not optional_text(record, "id", here):
                     record = {**record, "id": f"{optional_text(record, 'timestamp', here)}, message {number}"}
-                turn = turn_of(record, here)
+                turn = turn_of(record, here, self._scope)
             except DataError as error:
-                on_bad(error)
-            else:
-                turns[turn.id] = turn
+                damage = error
+                break
+            turns[turn.id] = turn
         old, new = list(self._turns.values()), list(turns.values())
-        if new[: len(old)] != old:
-            yield from self.end()
-        self._new = self._new or len(new) > len(old)
-        self._turns = turns
+        if damage is None or len(new) > len(old):
+            if new[: len(old)] != old:
+                yield from self.end()
+            self._new = self._new or len(new) > len(old)
+            self._turns = turns
+        if damage is not None:
+            raise damage
 
 
 def _messages_of(turns: Any) -> tuple[Message, ...]:

@@ -18,6 +18,8 @@ from dagpack_cli.tokenizing.messages import Message, ToolCall
 __all__ = ["Turn", "turn_of"]
 
 _NAME = "gemini"
+# Ids of the recorder are random and longer; a shorter one is a counter, which two sessions may share.
+_RANDOM_ID = 16
 _MEDIA = ("image", "audio", "video")
 
 
@@ -36,16 +38,23 @@ class Turn:
     results: tuple[Message, ...] = ()
 
 
-def turn_of(record: dict[str, Any], where: str) -> Turn:
+def turn_of(record: dict[str, Any], where: str, scope: str) -> Turn:
     """Return what a record says.
+
+    Args:
+        record: of a message.
+        where: for errors.
+        scope: the session's id, which tells apart ids that are counters.
 
     Raises:
         DataError: it is damaged.
     """
     name = text_of(record, "id", where)
     kind = text_of(record, "type", where)
+    # Made up of a time and a number, an id holds a comma.
+    known = name if len(name) >= _RANDOM_ID and "," not in name else f"{name}\n{scope}"
     if kind == "gemini":
-        return Turn(name, _answer(name, record, where))
+        return Turn(name, _answer(known, record, where))
     if kind != "user":
         return Turn(name, ())
     texts, results = [], []
@@ -57,11 +66,11 @@ def turn_of(record: dict[str, Any], where: str) -> Turn:
             response = object_of(response, "functionResponse", where)
             call_id = optional_text(response, "id", where)
             tool = optional_text(response, "name", where)
-            results.append(_result(name, call_id, tool, _response_of(response, where)))
+            results.append(_result(known, call_id, tool, _response_of(response, where)))
     content = "".join(texts)
     messages: tuple[Message, ...] = ()
     if content or not results:
-        messages = (Message(role="user", content=content, identity=identity_of(_NAME, "user", name, content)),)
+        messages = (Message(role="user", content=content, identity=identity_of(_NAME, "user", known, content)),)
     return Turn(name, messages, tuple(results))
 
 
@@ -96,7 +105,12 @@ def _answer(name: str, record: dict[str, Any], where: str) -> tuple[Message, ...
     said = [f"{call.name} {call.arguments}" for call in calls]
     identity = identity_of(_NAME, "assistant", name, content, reasoning, *said)
     message = Message(
-        role="assistant", content=content, reasoning=reasoning, tool_calls=tuple(calls), identity=identity
+        role="assistant",
+        content=content,
+        reasoning=reasoning,
+        tool_calls=tuple(calls),
+        identity=identity,
+        ended=bool(content or calls),  # Thoughts alone are no answer: what came of them was cut off.
     )
     return (message, *results)
 

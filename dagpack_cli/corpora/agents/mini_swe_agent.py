@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from dagpack_cli.corpora.agents.transcripts import identified, session_of, thinking_of
-from dagpack_cli.corpora.files.sources import Source, read_source_rows
+from dagpack_cli.corpora.agents.transcripts import chained, costs_of, is_cut_off, seed_of, thinking_of
+from dagpack_cli.corpora.files.sources import Source
 from dagpack_cli.corpora.messages import message_of
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import Chat, OnBad, Place, Record, read_label, shown_keys
+from dagpack_cli.corpora.sessions import read_growing
 from dagpack_cli.errors import DataError
 from dagpack_cli.tokenizing.messages import ROLES, Message
 
@@ -48,7 +49,7 @@ def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Recor
         damage.append(error)
         on_bad(error)
 
-    for place, row in read_source_rows(source.path, source.name, reject):
+    for place, row in read_growing(source.path, source.name, reject):
         try:
             if isinstance(row.get("messages"), list):
                 yield _trajectory_of(row, place)
@@ -84,7 +85,8 @@ def _trajectory_of(row: dict[str, Any], place: Place) -> Record:
     where = str(place)
     items = [(f"{where}, message {index}", item) for index, item in enumerate(row["messages"], 1)]
     group = read_label(row, "instance_id", place)
-    return _record_of([_message_of(item, at) for at, item in items], [item for _, item in items], place, group)
+    messages = [_message_of(item, at) for at, item in items]
+    return _record_of(messages, [item for _, item in items], place, group, costs_of(row.get("info")))
 
 
 def _conversation_of(bare: list[tuple[Place, dict[str, Any]]], on_bad: OnBad) -> Iterator[Record]:
@@ -97,7 +99,7 @@ def _conversation_of(bare: list[tuple[Place, dict[str, Any]]], on_bad: OnBad) ->
             on_bad(error)
             break
     if messages:
-        yield _record_of(messages, [row for _, row in bare[: len(messages)]], bare[0][0], None)
+        yield _record_of(messages, [row for _, row in bare[: len(messages)]], bare[0][0], None, [])
 
 
 def _message_of(item: Any, where: str) -> Message:
@@ -106,11 +108,16 @@ def _message_of(item: Any, where: str) -> Message:
         return Message(role="user")
     message = message_of(item, where)
     thinking = "" if message.reasoning else thinking_of(item.get("thinking_blocks"))
-    return replace(message, reasoning=thinking) if thinking else message
+    extra = item.get("extra")
+    ended = not is_cut_off(extra.get("response") if isinstance(extra, dict) else None)
+    return replace(message, reasoning=message.reasoning or thinking, ended=ended)
 
 
-def _record_of(messages: list[Message], items: list[dict[str, Any]], place: Place, group: str | None) -> Record:
-    kept = []
+def _record_of(
+    messages: list[Message], items: list[dict[str, Any]], place: Place, group: str | None, costs: list[str]
+) -> Record:
+    kept: list[Message] = []
+    times: list[str] = []
     for index, message in enumerate(messages):
         # The harness ends a run with a message of its own, which no model was ever sent.
         if items[index].get("role") == _EXIT or (index == len(messages) - 1 and _is_empty(message)):
@@ -118,8 +125,9 @@ def _record_of(messages: list[Message], items: list[dict[str, Any]], place: Plac
         if message.role == "assistant" and index + 1 < len(items) and _is_format_error(items[index + 1]):
             message = replace(message, weight=0.0)
         kept.append(message)
-    session = session_of(NAME, kept, *(_time_of(item) for item in items))
-    return Record(place=place, body=Chat(identified(kept, session)), id=place.id, group=group or session.hex())
+        times.append(_time_of(items[index]))
+    seed = seed_of(NAME, kept, times, run=[group or ""], marks=costs)
+    return Record(place=place, body=Chat(chained(kept, times, seed)), id=place.id, group=group or seed.hex())
 
 
 def _is_empty(message: Message) -> bool:
@@ -135,4 +143,4 @@ def _is_format_error(item: dict[str, Any]) -> bool:
 def _time_of(item: dict[str, Any]) -> str:
     extra = item.get("extra")
     time = extra.get("timestamp") if isinstance(extra, dict) else None
-    return str(time) if isinstance(time, int | float | str) else ""
+    return str(time) if time and isinstance(time, int | float | str) else ""

@@ -14,9 +14,10 @@ from dagpack_cli.corpora.agents.openhands_folder import events_of_folder, is_eve
 from dagpack_cli.corpora.agents.openhands_v0 import epochs_of_v0, is_v0
 from dagpack_cli.corpora.agents.openhands_v1 import epochs_of_v1, is_v1
 from dagpack_cli.corpora.agents.openhands_view import Epoch
-from dagpack_cli.corpora.files.sources import Source, read_source_rows
+from dagpack_cli.corpora.files.sources import Source
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import Chat, OnBad, Place, Record, read_label, shown, shown_keys
+from dagpack_cli.corpora.sessions import read_growing
 from dagpack_cli.errors import DataError
 
 __all__ = ["NAME", "read", "recognise"]
@@ -57,7 +58,7 @@ def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Recor
         on_bad(error)
 
     rows = 0
-    for place, row in read_source_rows(source.path, source.name, reject):
+    for place, row in read_growing(source.path, source.name, reject):
         rows += 1
         try:
             if "history" in row:

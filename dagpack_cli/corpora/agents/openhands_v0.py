@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from dagpack_cli.corpora.agents.openhands_view import Entry, Epoch, View, forgotten_ids, offset_of, with_metadata
-from dagpack_cli.corpora.agents.transcripts import call_as_written, thinking_of
+from dagpack_cli.corpora.agents.transcripts import call_as_written, is_cut_off, thinking_of
 from dagpack_cli.corpora.messages import message_of, tools_of
 from dagpack_cli.corpora.records import shown
 from dagpack_cli.corpora.sessions import identity_of
@@ -154,6 +154,7 @@ class _Reader:
                 identity=identity_of("openhands", "v0", self._scope, "response", key)
                 if key
                 else self._identity(event, message.content),
+                ended=not is_cut_off(response),
             ),
             calls=tuple(ids),
             response=key,

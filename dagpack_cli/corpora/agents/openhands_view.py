@@ -102,6 +102,7 @@ def _joined(first: Message, second: Message) -> Message:
         reasoning=first.reasoning or second.reasoning,
         tool_calls=(*first.tool_calls, *second.tool_calls),
         weight=min(first.weight, second.weight),
+        ended=first.ended and second.ended,
     )
 
 

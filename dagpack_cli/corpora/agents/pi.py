@@ -11,12 +11,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from dagpack_cli.corpora.agents.pi_entries import Entry, Session, context_of, is_entry, is_header, read_session
+from dagpack_cli.corpora.agents.pi_entries import (
+    Entry,
+    Session,
+    context_of,
+    is_entry,
+    is_header,
+    message_of,
+    read_session,
+)
 from dagpack_cli.corpora.files.json_rows import canonical_json
-from dagpack_cli.corpora.files.sources import Source, read_source_rows
+from dagpack_cli.corpora.files.sources import Source
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import Chat, OnBad, Record, shown
-from dagpack_cli.corpora.sessions import identity_of, leaves_of, path_to
+from dagpack_cli.corpora.sessions import identity_of, leaves_of, path_to, read_until_bad
 from dagpack_cli.errors import DataError
 from dagpack_cli.tokenizing.messages import Message, ToolCall, json_text
 
@@ -27,6 +35,7 @@ NAME = "pi"
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NO_RESULT = "No result provided"
 _FAILED = ("error", "aborted")
+_CUT = "length"
 _SPOKEN = ("message", "compaction", "branch_summary", "custom_message")
 
 
@@ -38,11 +47,12 @@ def recognise(record: dict[str, Any], _options: ReadOptions) -> bool:
 def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Record]:
     """Yield one example a leaf and compaction epoch, in the order in which their last entries stand.
 
-    A session that cannot be read whole goes to ``on_bad`` and yields nothing. Memory is O(file).
+    What is wrong with an entry goes to ``on_bad``, and the session ends before it. Of one whose
+    entries are each other's ancestors nothing is read. Memory is O(file).
     """
-    rows = read_source_rows(source.path, source.name, on_bad)
+    rows = read_until_bad(source.path, source.name, on_bad)
     try:
-        session = read_session(rows, source.name, on_bad)
+        session = read_session(rows, on_bad, check=_check)
         if session is not None:
             yield from _records_of(session, source.name)
     except DataError as error:
@@ -72,36 +82,40 @@ def _identities(session: Session) -> list[bytes]:
     """Return who each entry is: itself, and all that was said before it.
 
     A fork copies a path with its times, so the path tells the copy of a message from another run
-    that happened to say the same; where no times are written, the session's id must.
+    that happened to say the same; where no time stands on the path so far, the session's id must.
     """
     entries, parents = session.entries, session.parents
-    found: list[bytes | None] = [None] * len(entries)
-    seed = identity_of("pi", "" if _has_times(entries) else str(session.header["id"]))
+    start = (identity_of("pi"), False)
+    own = str(session.header["id"])
+    found: list[tuple[bytes, bool] | None] = [None] * len(entries)
     for number in range(len(entries)):
         trail = []
         node = number
         while node >= 0 and found[node] is None:
             trail.append(node)
             node = parents[node]
-        known = found[node] if node >= 0 else seed
+        known = (found[node] if node >= 0 else None) or start
         for item in reversed(trail):
             if entries[item].type in _SPOKEN:
-                known = identity_of(known or seed, _said(entries[item]))
+                said, has_time = _said(entries[item])
+                known = (identity_of(known[0], said), known[1] or has_time)
             found[item] = known
-    return [item or seed for item in found]
+    return [path if has_time else identity_of(path, own) for path, has_time in (item or start for item in found)]
 
 
-def _has_times(entries: Sequence[Entry]) -> bool:
-    messages = [entry.fields["message"] for entry in entries if isinstance(entry.fields.get("message"), dict)]
-    return all(isinstance(message.get("timestamp"), int | float) for message in messages)
-
-
-def _said(entry: Entry) -> bytes:
-    """Return an entry's content as bytes: of a message, all of it."""
-    where = str(entry.place)
+def _said(entry: Entry) -> tuple[bytes, bool]:
+    """Return an entry's content and time as bytes, and whether it has a time: the message's own, or the entry's."""
     fields = entry.fields
-    value = fields.get("message") if entry.type == "message" else [fields.get("summary"), fields.get("content")]
-    return _plain_json(value, where)
+    value: Any = [fields.get("summary"), fields.get("content")]
+    time = fields.get("timestamp")
+    message = fields.get("message")
+    if entry.type == "message" and isinstance(message, dict):
+        value = message
+        if message.get("role") == "hookMessage":
+            value = message | {"role": "custom"}  # what later versions call it, and rewrite it to
+        time = time if message.get("timestamp") is None else message["timestamp"]
+    has_time = isinstance(time, int | float | str) and time != ""
+    return _plain_json([value, time if has_time else None], str(entry.place)), has_time
 
 
 def _plain_json(value: Any, where: str) -> bytes:
@@ -124,10 +138,12 @@ def _family_of(header: dict[str, Any], name: str) -> str | None:
 
 
 def _messages_of(path: Sequence[Entry], numbers: Sequence[int], identities: Sequence[bytes]) -> list[Message]:
-    """Return the conversation at the end of a path, as the model was given it.
+    """Return the conversation at the end of a path, as the model was given it but for failed answers.
 
-    Answers that failed or were aborted are context, empty ones left out; a call without a result
-    gets the one that pi makes up before it sends the next message.
+    Answers that failed or were aborted are kept as context where they say something, unlike in what
+    pi sends, which leaves all of them out: the user who goes on had seen them, and refers to them.
+    A call without a result gets the one that pi makes up before it sends the next message; calls of
+    failed answers get none.
     """
     known = {id(entry): identities[number] for entry, number in zip(path, numbers, strict=True)}
     messages: list[Message] = []
@@ -140,7 +156,8 @@ def _messages_of(path: Sequence[Entry], numbers: Sequence[int], identities: Sequ
             pending.pop(message.tool_call_id, None)
         else:
             messages.extend(_unanswered(pending, messages))
-            pending = dict(_calls_of(raw)) if message.role == "assistant" and message.weight else {}
+            owed = message.role == "assistant" and raw.get("stopReason") not in _FAILED
+            pending = dict(_calls_of(raw)) if owed else {}
         messages.append(message)
     return messages
 
@@ -150,6 +167,15 @@ def _unanswered(pending: dict[str, str], messages: Sequence[Message]) -> Iterato
     for call, name in pending.items():
         identity = identity_of(before, call)
         yield Message(role="tool", content=_NO_RESULT, tool_name=name, tool_call_id=call, identity=identity)
+
+
+def _check(entry: Entry) -> None:
+    """Refuse an entry that cannot be read, wherever in the tree it stands."""
+    raw = message_of(entry)
+    if raw is not None:
+        _convert(raw, str(entry.place), b"")
+    if entry.type in _SPOKEN:
+        _said(entry)
 
 
 def _convert(raw: dict[str, Any], where: str, identity: bytes) -> Message | None:
@@ -177,13 +203,17 @@ def _convert(raw: dict[str, Any], where: str, identity: bytes) -> Message | None
     reasoning = _clean("\n".join(part for part in thinking if part))
     if not (content or reasoning or calls):
         return None
+    cut = raw.get("stopReason") == _CUT
+    # Where a call was cut, what is logged is a repaired one, which the model did not write.
+    failed = raw.get("stopReason") in _FAILED or (cut and blocks[-1].get("type") == "toolCall")
     return Message(
         role="assistant",
         content=content,
         reasoning=reasoning,
         tool_calls=calls,
-        weight=0.0 if raw.get("stopReason") in _FAILED else 1.0,
+        weight=0.0 if failed else 1.0,
         identity=identity,
+        ended=not cut,
     )
 
 

@@ -1,22 +1,25 @@
 """Entries of a pi session file, versions 1 to 3, and the context that pi builds of a path of them.
 
 A session is a header and a tree of entries, each naming its parent. Version 1 has neither ids nor
-parents: its entries are one chain. Reading follows what pi itself does with a file, except where
-pi would never end: entries that are each other's ancestors are an error.
+parents: its entries are one chain. Reading follows what pi itself does with a file, with two
+exceptions. Entries that are each other's ancestors, with which pi would never end, are an error.
+And pi passes over an entry that cannot be read, so that what hangs below it becomes a root: here
+the session ends before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dagpack_cli.corpora.records import OnBad, Place, Rows, shown
-from dagpack_cli.corpora.sessions import link_parents
+from dagpack_cli.corpora.records import OnBad, Place, shown
+from dagpack_cli.corpora.sessions import link_parents, up_to_here
 from dagpack_cli.errors import DataError
 
-__all__ = ["Entry", "Session", "context_of", "is_entry", "is_header", "last_compaction", "read_session"]
+__all__ = ["Entry", "Session", "context_of", "is_entry", "is_header", "last_compaction", "message_of", "read_session"]
 
+_VERSIONS = (1, 2, 3)
 _SUMMARY = "The conversation history before this point was compacted into the following summary:\n\n<summary>\n"
 _SUMMARY_END = "\n</summary>"
 _BRANCH = "The following is a summary of a branch that this conversation came back from:\n\n<summary>\n"
@@ -64,65 +67,67 @@ def is_entry(row: dict[str, Any]) -> bool:
     return row.get("type") == "message" and "parentId" in row and isinstance(row.get("message"), dict)
 
 
-def read_session(rows: Rows, name: str, on_bad: OnBad) -> Session | None:
+def read_session(
+    rows: Iterable[tuple[Place, dict[str, Any]]], on_bad: OnBad, *, check: Callable[[Entry], object] | None = None
+) -> Session | None:
     """Return the session that ``rows`` hold, None for a header alone or nothing.
 
     Args:
         rows: of one file.
-        name: of the file, for errors.
-        on_bad: called for a file that is no session.
+        on_bad: called for a file that is no session, and for the first entry that is none: the
+            session ends before it.
+        check: raises `DataError` for an entry that cannot be read.
 
     Raises:
         DataError: entries are each other's ancestors.
     """
-    listed = list(rows)
-    if not listed:
+    listed = iter(rows)
+    first, header = next(listed, (None, {}))
+    if first is None:
         return None
-    first, header = listed[0]
     if not is_header(header):
         on_bad(DataError(str(first), "no header stands first", 'a line with "type": "session" and an id'))
         return None
-    entries, parents = _linear(listed) if _version(header) < 2 else _tree(listed, on_bad)
+    version = 1 if header.get("version") is None else header["version"]
+    if isinstance(version, bool) or version not in _VERSIONS:
+        on_bad(DataError(str(first), f"version {shown(version)}", "1 to 3"))
+        return None
+    entries: list[Entry] = []
+    parents: list[str | None] = []
+    lines = [""]  # Of version 1, the id of every line, the header's first.
+    for place, row in listed:
+        lines.append(str(place.line or place.record + 1))
+        if row.get("type") == "session":
+            continue
+        try:
+            entry = _numbered(place, row, lines) if version == 1 else _named(place, row)
+            if check is not None:
+                check(entry)
+        except DataError as error:
+            on_bad(up_to_here(error))
+            break
+        before = entries[-1].id if entries else None
+        parents.append(before if version == 1 else entry.fields.get("parentId") or None)
+        entries.append(entry)
     wheres = [str(entry.place) for entry in entries]
     linked = link_parents([entry.id for entry in entries], parents, wheres, duplicates="last")
     return Session(header, entries, linked) if entries else None
 
 
-def _version(header: dict[str, Any]) -> float:
-    version = header.get("version")
-    return version if isinstance(version, int | float) and not isinstance(version, bool) else 1
+def _numbered(place: Place, row: dict[str, Any], lines: Sequence[str]) -> Entry:
+    """Return an entry of version 1; an index of a kept entry counts the header as 0."""
+    kept = row.get("firstKeptEntryIndex")
+    if row.get("type") == "compaction" and type(kept) is int and 0 <= kept < len(lines):
+        row = row | {"firstKeptEntryId": lines[kept]}
+    return Entry(place, lines[-1], row)
 
 
-def _linear(listed: Sequence[tuple[Place, dict[str, Any]]]) -> tuple[list[Entry], list[str | None]]:
-    """Return the entries of version 1: one chain; an index of a kept entry counts the header as 0."""
-    entries: list[Entry] = []
-    parents: list[str | None] = []
-    ids = [str(place.line or place.record + 1) for place, _ in listed]
-    for number, (place, row) in enumerate(listed):
-        if row.get("type") == "session":
-            continue
-        kept = row.get("firstKeptEntryIndex")
-        if row.get("type") == "compaction" and type(kept) is int and 0 <= kept < len(ids):
-            row = row | {"firstKeptEntryId": ids[kept]}
-        parents.append(entries[-1].id if entries else None)
-        entries.append(Entry(place, ids[number], row))
-    return entries, parents
-
-
-def _tree(listed: Sequence[tuple[Place, dict[str, Any]]], on_bad: OnBad) -> tuple[list[Entry], list[str | None]]:
-    entries: list[Entry] = []
-    parents: list[str | None] = []
-    for place, row in listed:
-        if row.get("type") == "session":
-            continue
-        own, parent = row.get("id"), row.get("parentId")
-        if not isinstance(own, str) or not (parent is None or isinstance(parent, str)):
-            found = f"an entry's id is {shown(own)}, its parent {shown(parent)}"
-            on_bad(DataError(str(place), found, "an id is text, a parent an id or null"))
-            continue
-        entries.append(Entry(place, own, row))
-        parents.append(parent or None)
-    return entries, parents
+def _named(place: Place, row: dict[str, Any]) -> Entry:
+    own, parent = row.get("id"), row.get("parentId")
+    if not isinstance(own, str) or not (parent is None or isinstance(parent, str)):
+        found = f"an entry's id is {shown(own)}, its parent {shown(parent)}"
+        raise DataError(str(place), found, "an id is text, a parent an id or null")
+    return Entry(place, own, row)
 
 
 def last_compaction(path: Sequence[Entry]) -> int | None:
@@ -146,13 +151,17 @@ def context_of(path: Sequence[Entry]) -> Iterator[tuple[Entry, dict[str, Any]]]:
         start = next((number for number in range(at) if path[number].id == kept), at)
         chosen = iter([*path[start:at], *path[at + 1 :]])
     for entry in chosen:
-        message = _message_of(entry)
+        message = message_of(entry)
         if message is not None:
             yield entry, message
 
 
-def _message_of(entry: Entry) -> dict[str, Any] | None:
-    """Return what an entry adds to a context, None for nothing."""
+def message_of(entry: Entry) -> dict[str, Any] | None:
+    """Return what an entry adds to a context that it stands in, None for nothing.
+
+    Raises:
+        DataError: it should be a message and is none.
+    """
     fields = entry.fields
     if entry.type == "message":
         message = fields.get("message")

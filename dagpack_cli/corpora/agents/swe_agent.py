@@ -9,12 +9,13 @@ Older files, and demonstrations, hold a history only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from dagpack_cli.corpora.agents.swe_agent_steps import Step, is_demo, steps_of
-from dagpack_cli.corpora.agents.transcripts import parts_of, session_of, thinking_of
+from dagpack_cli.corpora.agents.transcripts import chained, costs_of, parts_of, seed_of, thinking_of
 from dagpack_cli.corpora.files.sources import Source, read_source_rows
 from dagpack_cli.corpora.messages import message_of
 from dagpack_cli.corpora.options import ReadOptions
@@ -61,23 +62,24 @@ def _records_of(row: Item, place: Place) -> list[Record]:
     if not isinstance(attempts, list):
         raise DataError(str(place), f'"attempts" is {shown(attempts)}', "a list")
     records: list[Record] = []
+    seeds: list[bytes] = []
     for number, attempt in enumerate(attempts, 1):
         where = f"{place}, attempt {number}" if len(attempts) > 1 else str(place)
         if not isinstance(attempt, dict):
             raise DataError(where, f"an attempt is {shown(attempt)}", "an object")
-        paths = _paths_of(attempt, where)
+        seed, paths = _paths_of(attempt, where)
+        seeds.append(seed)
         records.extend(Record(place=place, body=Chat(tuple(path)), id=place.id) for path in paths)
     if len(records) > 1:
         for index, record in enumerate(records):
             record.id = f"{place.id}#{index}"
-    group = identity_of(NAME, *(m.identity for r in records if isinstance(r.body, Chat) for m in r.body.messages))
     for record in records:
-        record.group = group.hex()
+        record.group = seeds[0].hex()
     return records
 
 
-def _paths_of(run: Item, where: str) -> list[list[Message]]:
-    """Return the message lists of a run."""
+def _paths_of(run: Item, where: str) -> tuple[bytes, list[Sequence[Message]]]:
+    """Return what stands for a run, and its message lists."""
     steps, history = _items(run, "trajectory", where), _items(run, "history", where)
     asked = steps_of(steps, history, where)
     if asked is None:
@@ -88,16 +90,21 @@ def _paths_of(run: Item, where: str) -> list[list[Message]]:
     ]
     answers = [_answer_of(step, f"{where}, step {step.number}") for step in asked]
     said = [message for query, answer in zip(queries, answers, strict=True) for message in (*query, answer)]
-    session = session_of(NAME, said, *_marks_of(run, steps))
-    return list(_folded(asked, queries, answers, session))
+    seed = _seed_of(run, steps, said)
+    return seed, list(_folded(queries, _identified(answers, asked, steps, seed), seed))
 
 
-def _folded(
-    steps: Sequence[Step], queries: list[list[Message]], answers: list[Message], session: bytes
-) -> Iterator[list[Message]]:
+def _identified(answers: list[Message], asked: Sequence[Step], steps: list[Item], seed: bytes) -> Sequence[Message]:
+    """Return the answers with their identities, which hold the times of all steps up to theirs."""
+    times = _times_of(steps)
+    until = [0, *(step.number for step in asked)]
+    return chained(answers, ["\n".join(times[a:b]) for a, b in pairwise(until)], seed)
+
+
+def _folded(queries: list[list[Message]], answers: Sequence[Message], seed: bytes) -> Iterator[list[Message]]:
     """Yield paths: a query with its answer, and what follows as long as each query continues the one before."""
     path: list[Message] = []
-    for step, query, answer in zip(steps, queries, answers, strict=True):
+    for query, answer in zip(queries, answers, strict=True):
         continues = len(query) >= len(path) and all(map(_same, path, query))
         if path and not continues:
             yield path
@@ -105,9 +112,9 @@ def _folded(
         start = len(path)
         for index, message in enumerate(query[start:], start):
             weight = 0.0 if message.role == "assistant" else message.weight
-            identity = identity_of(session, "sent", str(index), *parts_of(message))
+            identity = identity_of(seed, "sent", str(index), *parts_of(message))
             path.append(replace(message, weight=weight, identity=identity))
-        path.append(replace(answer, identity=identity_of(session, "answer", str(step.number))))
+        path.append(answer)
     if path:
         yield path
 
@@ -116,7 +123,7 @@ def _same(one: Message, other: Message) -> bool:
     return parts_of(one) == parts_of(other)
 
 
-def _histories_of(history: list[Item], run: Item, where: str) -> list[list[Message]]:
+def _histories_of(history: list[Item], run: Item, where: str) -> tuple[bytes, list[Sequence[Message]]]:
     """Return the history as it is: one path for every agent that it names, in order of appearance."""
     if not history:
         raise DataError(where, f"the run has {shown_keys(run)}", "a query in its steps, or a history")
@@ -131,12 +138,18 @@ def _histories_of(history: list[Item], run: Item, where: str) -> list[list[Messa
             if is_demo(item) or _is_exit(item, messages[index]) or _is_empty(messages[index]):
                 messages[index] = replace(messages[index], weight=0.0)
         paths.append(messages)
-    said = (message for messages in paths for message in messages)
-    session = session_of(NAME, said, *_marks_of(run, _items(run, "trajectory", where)))
-    return [
-        [replace(m, identity=identity_of(session, str(a), str(i))) for i, m in enumerate(messages)]
-        for a, messages in enumerate(paths)
+    steps = _items(run, "trajectory", where)
+    seed = _seed_of(run, steps, (message for messages in paths for message in messages))
+    return seed, [
+        chained(messages, _times_of_answers(messages, steps), identity_of(seed, str(number)))
+        for number, messages in enumerate(paths)
     ]
+
+
+def _times_of_answers(messages: Sequence[Message], steps: list[Item]) -> list[str]:
+    """Return a time for every message of a history: the steps' in order for those that are trained."""
+    times = iter(_times_of(steps))
+    return [next(times, "") if message.role == "assistant" and message.weight else "" for message in messages]
 
 
 def _items(run: Item, name: str, where: str) -> list[Item]:
@@ -186,11 +199,14 @@ def _is_exit(item: Item, message: Message) -> bool:
     return action.startswith("exit_") and action not in message.content
 
 
-def _marks_of(run: Item, steps: list[Item]) -> list[str]:
+def _seed_of(run: Item, steps: list[Item], said: Iterable[Message]) -> bytes:
     """Return what tells a run from one that said the same: its environment, and how long its actions took."""
-    times = [step.get("execution_time") for step in steps]
     environment = run.get("environment")
-    return [
-        environment if isinstance(environment, str) else "",
-        *(repr(time) for time in times if isinstance(time, int | float)),
-    ]
+    place = environment if isinstance(environment, str) else ""
+    return seed_of(NAME, said, _times_of(steps), run=[place], marks=costs_of(run.get("info")))
+
+
+def _times_of(steps: list[Item]) -> list[str]:
+    """Return how long each step's action took, empty where that is not known: nothing was run in no time."""
+    times = (step.get("execution_time") for step in steps)
+    return [repr(time) if time and isinstance(time, int | float) else "" for time in times]

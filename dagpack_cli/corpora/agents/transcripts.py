@@ -1,7 +1,9 @@
 """What logs of agents have in common: sessions whose messages carry no ids, thinking blocks, calls as written.
 
-A log without ids tells its messages apart by what the whole session says and by their positions:
-a copy of the file is the same session, another run is another one unless nothing in it differs.
+A log without ids tells its messages apart by the times in it: a message is all that was said up to
+it, and when. So a copy that was saved earlier in the run carries the same messages. Without times,
+a message is told by what the whole session says and by its position: a copy of the file is the same
+session, another run is another one unless nothing in it differs.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from dagpack_cli.errors import DataError
 from dagpack_cli.tokenizing.base import check_text
 from dagpack_cli.tokenizing.messages import Message, ToolCall, json_text
 
-__all__ = ["call_as_written", "identified", "parts_of", "session_of", "thinking_of"]
+__all__ = ["call_as_written", "chained", "costs_of", "is_cut_off", "parts_of", "seed_of", "session_of", "thinking_of"]
 
 
 def parts_of(message: Message) -> tuple[str, ...]:
@@ -38,9 +40,52 @@ def session_of(name: str, messages: Iterable[Message], *marks: str) -> bytes:
     return identity_of(name, str(len(marks)), *marks, *said)
 
 
-def identified(messages: Sequence[Message], session: bytes) -> tuple[Message, ...]:
-    """Return ``messages`` with identities made of their session and positions."""
-    return tuple(replace(message, identity=identity_of(session, str(index))) for index, message in enumerate(messages))
+def seed_of(
+    name: str, messages: Iterable[Message], times: Iterable[str], *, run: Sequence[str] = (), marks: Sequence[str] = ()
+) -> bytes:
+    """Return 16 bytes that stand for a run: for its beginning where a time is known, else for all of it.
+
+    Args:
+        name: of its format.
+        messages: all that it says, in order.
+        times: in order; an empty one is not known.
+        run: what a copy that was saved earlier says as well: an environment, an instance.
+        marks: what else tells this run from another that said the same, without times: its costs.
+    """
+    first = next((time for time in times if time), "")
+    return identity_of(name, "since", *run, first) if first else session_of(name, messages, *run, *marks)
+
+
+def chained(messages: Sequence[Message], times: Sequence[str], seed: bytes) -> tuple[Message, ...]:
+    """Return ``messages`` with identities: each stands for all that was said up to it, and when, since ``seed``."""
+    found = []
+    for message, time in zip(messages, times, strict=True):
+        seed = identity_of(seed, time, *parts_of(message))
+        found.append(replace(message, identity=seed))
+    return tuple(found)
+
+
+def costs_of(info: Any) -> list[str]:
+    """Return the numbers that a harness logs of a run, which two runs that said the same hardly share.
+
+    >>> costs_of({"exit_status": "x", "model_stats": {"instance_cost": 0.5}})
+    ['instance_cost 0.5']
+    """
+    info = info if isinstance(info, dict) else {}
+    stats = info.get("model_stats")
+    numbers = {**info, **(stats if isinstance(stats, dict) else {})}
+    return [f"{key} {value!r}" for key, value in sorted(numbers.items()) if isinstance(value, int | float)]
+
+
+def is_cut_off(response: Any) -> bool:
+    """Return whether the answer of an API says that it reached the limit of its length.
+
+    >>> is_cut_off({"choices": [{"finish_reason": "length"}]}), is_cut_off({"choices": [{"finish_reason": "stop"}]})
+    (True, False)
+    """
+    choices = response.get("choices") if isinstance(response, dict) else None
+    first = choices[0] if isinstance(choices, list) and choices else None
+    return isinstance(first, dict) and first.get("finish_reason") in ("length", "max_tokens")
 
 
 def thinking_of(blocks: Any) -> str:

@@ -35,14 +35,17 @@ def is_array(head: bytes) -> bool:
 def is_document(head: bytes) -> bool:
     r"""Return whether a file that starts with ``head`` is one JSON object written over several lines.
 
+    Its bracket stands alone on the first line, as everything that indents JSON writes it: a line
+    of records that was cut is not taken for one.
+
     >>> is_document(b'{\n "a": 1\n}'), is_document(b'{"a": 1}\n{"a": 2}'), is_document(b'{"a": [\n1')
-    (True, False, True)
+    (True, False, False)
     """
     text = head.removeprefix(BOM).lstrip(_SPACE)
     if not text.startswith(b"{") or text[1:].lstrip(_SPACE)[:1] not in (b'"', b"}"):
         return False
     first, line_end, _ = text.partition(b"\n")
-    return bool(line_end) and first.rstrip(_SPACE)[-1:] in (b"{", b"[", b",", b":")
+    return bool(line_end) and first.rstrip(_SPACE) == b"{"
 
 
 class _Bracketed:

@@ -40,12 +40,13 @@ import numpy as np
 import orjson
 
 from dagpack_cli.corpora.files.json_rows import canonical_json
-from dagpack_cli.corpora.files.sources import Source, read_source_rows
+from dagpack_cli.corpora.files.sources import Source
 from dagpack_cli.corpora.games import transitions
 from dagpack_cli.corpora.games.arc_steps import Action, Step, is_step, step_of
 from dagpack_cli.corpora.games.episodes import Episode, Part, node_of
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import Ids, OnBad, Place, Record, Values
+from dagpack_cli.corpora.sessions import read_growing
 from dagpack_cli.errors import DataError
 from dagpack_cli.tokenizing.base import IdArray
 from dagpack_cli.tokenizing.grid import BOS, EOS, action_ids, frame_ids
@@ -117,7 +118,7 @@ def read(source: Source, options: ReadOptions, on_bad: OnBad) -> Iterator[Record
         damage += 1
         on_bad(error)
 
-    for place, row in read_source_rows(source.path, source.name, reject):
+    for place, row in read_growing(source.path, source.name, reject):
         try:
             step = step_of(row, place)
             if step is not None:

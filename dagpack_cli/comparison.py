@@ -1,0 +1,74 @@
+"""What other ways to pack the same rows would cost: the table that stands beside every packing. Pure.
+
+Three costs are kept apart, for they are three different savings: rows computed, attention edges,
+and 128-blocks of the mask that are not empty.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from dagpack_cli.packing import Engine, Forest, Placement, best_fit_apart, first_fit, place_leaves, walk_forest
+from dagpack_cli.shards.siblings import largest_first
+from dagpack_cli.shards.window import tree_blocks
+
+__all__ = ["Costs", "compare_packers", "placement_costs"]
+
+Int64s = npt.NDArray[np.int64]
+Costs = dict[str, int]
+
+
+def placement_costs(forest: Forest, placement: Placement, *, arrange: bool = True) -> Costs:
+    """Return what a placement computes: windows, rows, attention edges, and blocks. O(m log m) for m instances.
+
+    Args:
+        forest: of rows.
+        placement: of it.
+        arrange: whether siblings stand in the order of `largest_first`, else in the forest's.
+    """
+    windows, lengths = placement.windows, placement.ends
+    depths, above = forest.depths[placement.nodes], forest.parents[placement.nodes]
+    edges = lengths * depths + lengths * (lengths + 1) // 2
+    bases = windows * forest.num_nodes
+    keys = bases + placement.nodes
+    ends = np.searchsorted(keys, bases + forest.ends[placement.nodes])
+    if arrange:
+        parents = np.where(above >= 0, np.searchsorted(keys, bases + above), -1)
+        order = largest_first(windows, parents, lengths, ends)
+        numbers = np.arange(len(order))
+        lengths, ends = lengths[order], numbers + (ends - numbers)[order]
+    blocks = tree_blocks(windows, lengths, ends, placement.num_windows)
+    return {
+        "windows": placement.num_windows,
+        "rows": int(lengths.sum()),
+        "attention_edges": int(edges.sum()),
+        "blocks": int(blocks.sum()),
+    }
+
+
+def compare_packers(
+    forest: Forest, window_len: int, arrival: Int64s | None = None, *, engine: Engine = "auto"
+) -> dict[str, Costs]:
+    """Return the costs of what others do with the same forest.
+
+    ``walk`` is the depth-first walk, row by row; ``first_fit`` puts leaves where what they add
+    fits, in input order, as trainers do with the sequences of a batch (a sequence that another
+    continues is no leaf, which flatters it where every turn is an example); ``shared_best_fit`` is best fit on whole
+    sequences without an eye to sharing, which is then used inside each window. Both have their rows
+    arranged as ours are, so that their blocks differ by what is in the windows alone; the walk is an order.
+
+    Args:
+        forest: of rows.
+        window_len: most rows of a window.
+        arrival: shape (num_leaves,), int64; the leaves' indices in input order; None: as the forest has them.
+        engine: of the packers.
+    """
+    arrival = np.arange(len(forest.leaves)) if arrival is None else arrival
+    fitted = first_fit(forest, window_len, arrival, "first", engine=engine)
+    apart = best_fit_apart(forest, window_len, engine=engine)
+    return {
+        "walk": placement_costs(forest, walk_forest(forest, window_len, engine=engine), arrange=False),
+        "first_fit": placement_costs(forest, place_leaves(forest, fitted, engine=engine)),
+        "shared_best_fit": placement_costs(forest, place_leaves(forest, apart, engine=engine)),
+    }
