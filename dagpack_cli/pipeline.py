@@ -215,7 +215,7 @@ def plan(
     """Return what packing a corpus, or the trie of an output, would cost with each of several options.
 
     Nothing is written beside a temporary folder for a corpus. Of an output, the options of its
-    ingest and its trie are its own.
+    ingest and its trie are its own: others are refused.
 
     Raises:
         DagpackError: as for a build.
@@ -223,6 +223,18 @@ def plan(
     if read_current(source) is not None:
         with open_current(source) as generation:
             manifest = Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
+            own = (
+                tokenizer == TokenizerChoice()
+                and ingest_options in (IngestOptions(), manifest.ingest)
+                and trie_options in (TrieOptions(), manifest.trie)
+            )
+            if not own:
+                raise UsageError(
+                    str(source),
+                    "is an output, which has been read and merged with options of its own",
+                    "only lengths, --on-long, --prune and --polish can be chosen for it",
+                    hint="leave the other options out, or give the corpus",
+                )
             info = TrieInfo.from_manifest(manifest)
             return [preview_packing(generation.path, info, options, execution.engine) for options in pack_options]
     with TemporaryDirectory(prefix="dagpack-plan-") as folder:

@@ -104,6 +104,15 @@ def test_plan_says_what_a_build_gives(seq_len: int, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_plan_of_an_output_takes_no_other_reading(tmp_path: Path) -> None:
+    """What an output was read and merged with is its own: another option is refused, not passed over."""
+    assert run("build", FIXTURES / "tiny" / "chat", tmp_path / "out").code == 0
+    for option in (("--min-shared", "8"), ("--per-turn",), ("--tokenizer", "bytes")):
+        ran = run("plan", tmp_path / "out", *option)
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith(f"error: {tmp_path / 'out'}: is an output, which has been read and merged")
+
+
 def test_plan_prints_a_table_of_each_saving() -> None:
     """One line a length, and windows, rows, edges and blocks apart, each against every baseline."""
     page = run("plan", FIXTURES / "tiny" / "chat", "--seq-len", "64,128").out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,12 +24,11 @@ from dagpack_cli.examples import (
     write_provenance,
 )
 from dagpack_cli.lints import sharing_stops
-from dagpack_cli.manifest import FileEntry, IngestOptions, InputEntry, Manifest, TrieOptions, fingerprint, parse_options
+from dagpack_cli.manifest import IngestOptions, InputEntry, Manifest, TrieOptions, fingerprint, parse_options
 from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.partitions import PARTITIONS, assign_partitions
 from dagpack_cli.profile import rows_also_in, trie_profile
 from dagpack_cli.stages.receipts import Listener, read_receipt, write_receipt
-from dagpack_cli.storage import sha256_file
 from dagpack_cli.tokenizing import Symbols, Tokenizer, load_tokenizer, merge_symbols, shown_symbol
 from dagpack_cli.tokenizing.stability import Stability
 from dagpack_cli.trie import (
@@ -381,24 +379,3 @@ def _report_conflicts(conflicts: list[Any], options: TrieOptions, listener: List
 
 def _cut(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _rows_of(name: str, rows: dict[str, int]) -> int | None:
-    """Return the rows of a file, or of the folder of arrays it belongs to."""
-    return rows.get(name, rows.get(name.rsplit("/", 1)[0]))
-
-
-def files_of(directory: Path, rows: dict[str, int]) -> list[FileEntry]:
-    """Return every file below a folder but the manifest, with size and checksum, by name."""
-    entries = []
-    for root, _, names in os.walk(directory):
-        for name in names:
-            path = Path(root, name)
-            relative = path.relative_to(directory).as_posix()
-            if relative not in ("manifest.json", "run.json"):
-                entries.append(
-                    FileEntry(
-                        path=relative, size=path.stat().st_size, sha256=sha256_file(path), rows=_rows_of(relative, rows)
-                    )
-                )
-    return sorted(entries, key=lambda entry: entry.path)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from dagpack_cli.examples import DROPPED, KEPT, read_provenance, write_provenance
 from dagpack_cli.manifest import (
     FORMAT_VERSION,
+    FileEntry,
     Manifest,
     PackOptions,
     fingerprint,
@@ -24,10 +25,11 @@ from dagpack_cli.shards import (
     windows_per_file,
     write_shards,
 )
-from dagpack_cli.stages.dedup import TrieInfo, files_of
+from dagpack_cli.stages.dedup import TrieInfo
 from dagpack_cli.stages.ledger import check_trains, packing_summary, partition_ledger, total_ledger
 from dagpack_cli.stages.plan import Partition, Planned, check_lengths, check_options, load_partition, plan_windows
 from dagpack_cli.stages.receipts import Listener
+from dagpack_cli.storage import sha256_file
 from dagpack_cli.trie import Engine
 
 __all__ = ["pack_fingerprint", "pack_trie"]
@@ -121,7 +123,7 @@ def pack_trie(
         tokenizer=info.tokenizer,
         inputs=info.inputs,
         ignored=info.ignored,
-        files=files_of(staged, _row_counts(rows, packing, options, table.num_rows)),
+        files=_files_of(staged, _row_counts(rows, packing, options, table.num_rows)),
         ledger=ledger,
         packing=packing,
         statistics={"trie": info.profiles},
@@ -180,3 +182,24 @@ class _Provenance:
     def statuses(self) -> list[str]:
         """Return what became of every example."""
         return [str(status) for status in self._statuses]
+
+
+def _rows_of(name: str, rows: dict[str, int]) -> int | None:
+    """Return the rows of a file, or of the folder of arrays it belongs to."""
+    return rows.get(name, rows.get(name.rsplit("/", 1)[0]))
+
+
+def _files_of(directory: Path, rows: dict[str, int]) -> list[FileEntry]:
+    """Return every file below a folder but the manifest, with size and checksum, by name."""
+    entries = []
+    for root, _, names in os.walk(directory):
+        for name in names:
+            path = Path(root, name)
+            relative = path.relative_to(directory).as_posix()
+            if relative not in ("manifest.json", "run.json"):
+                entries.append(
+                    FileEntry(
+                        path=relative, size=path.stat().st_size, sha256=sha256_file(path), rows=_rows_of(relative, rows)
+                    )
+                )
+    return sorted(entries, key=lambda entry: entry.path)

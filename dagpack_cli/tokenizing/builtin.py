@@ -1,7 +1,8 @@
-"""The built-in templates, which write message by message: what is appended changes nothing before it."""
+"""The built-in templates, which write message by message and know no more than the two neighbours of one."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -14,10 +15,11 @@ from dagpack_cli.tokenizing.stability import Stability
 __all__ = ["ByteTemplate", "ChatMLTemplate"]
 
 
-class _MessageWise:
+class _MessageWise(ABC):
     """A template that writes message by message.
 
-    Prefixes are stable by construction, so none is compared.
+    Every prefix that ends before a user's or an assistant's message is stable by construction, so
+    none is compared. Only ChatML, between two consecutive tool results, has others.
     """
 
     def __init__(self, note: str = "") -> None:
@@ -25,15 +27,15 @@ class _MessageWise:
         self.stability = Stability()
         self.sources: dict[str, str] = {}
 
+    @abstractmethod
     def start(self) -> int | None:
         """Return the token before the first message, None for none."""
-        raise NotImplementedError
 
+    @abstractmethod
     def message(
         self, message: Message, target: Part, turn: int, before: Message | None, behind: Message | None
     ) -> Iterator[Piece]:
         """Yield the pieces of one message, which stands between two others or at an end."""
-        raise NotImplementedError
 
     def pieces(
         self, messages: Sequence[Message], tools: Sequence[Any], targets: Sequence[Part], where: str = ""
