@@ -212,7 +212,7 @@ def _template_lines(manifest: Manifest) -> list[str]:
         broken = stability["checked"] - stability["stable"]
         causes = ", ".join(f"{cause} {count:,}" for cause, count in stability["breaks"].items())
         lines.append(
-            f"             {broken:,} of {stability['checked']:,} prefixes that were compared are written differently "
+            f"             {broken:,} of {stability['checked']:,} prefixes looked at are written differently "
             f"in the longer conversation{': ' + causes if causes else ''}"
         )
         lines += [f"             {where}: {cause}" for where, cause in stability["first"][:3]]

@@ -275,7 +275,7 @@ def test_a_template_of_the_users_writes_and_marks(tmp_path: Path) -> None:
     assert (generation(tmp_path / "out") / "tokenizer" / "chat_template.jinja").read_text() == MARKED
     page = run("stats", tmp_path / "out").out
     assert "template     Jinja, default sha256 " in page
-    assert "0 of 3 prefixes that were compared are written differently" in page
+    assert "0 of 3 prefixes looked at are written differently" in page
 
 
 def test_a_template_that_rewrites_is_refused_or_trains_the_last_turn(tmp_path: Path) -> None:
@@ -295,7 +295,7 @@ def test_a_template_that_rewrites_is_refused_or_trains_the_last_turn(tmp_path: P
         "[user]q|[assistant]a|[user]r|[assistant]*b|",
     ]
     page = run("stats", tmp_path / "out").out
-    assert "prefixes that were compared are written differently in the longer conversation: last turn" in page
+    assert "prefixes looked at are written differently in the longer conversation: last turn" in page
 
 
 def test_a_folder_may_mix_formats(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dagpack_cli.errors import DataError, MismatchError
 from dagpack_cli.tokenizing import ByteTokenizer, IdArray, Tokenizer, load_tokenizer
+from dagpack_cli.tokenizing.builtin import ChatMLTemplate
 from dagpack_cli.tokenizing.chat import Part, PieceEncoder, Rendered, pieces_of, render, targets_of, template_of
 from dagpack_cli.tokenizing.messages import ROLES, Message, ToolCall
 from dagpack_cli.tokenizing.stability import Stability
@@ -223,8 +224,28 @@ def test_what_stands_before_the_first_message_is_trained_once(tools: Any) -> Non
     assert found.turns.tolist() == [-1, 0, 1]
 
 
-def test_built_in_templates_are_stable_by_construction() -> None:
-    """Nothing is compared where nothing can change."""
+WHO = st.lists(st.sampled_from(["user", "assistant", "tool", "function"]), min_size=1, max_size=7)
+
+
+@given(WHO, st.booleans())
+def test_chatml_counts_the_prefixes_that_break(roles: list[str], announced: bool) -> None:
+    """Written out, a prefix starts the whole or it does not; the count says the same, and where."""
+
+    def written(messages: list[Message]) -> list[int | str]:
+        pieces = ChatMLTemplate(1, 2, None).pieces(messages, TOOLS if announced else (), [Part.NOTHING] * len(messages))
+        return [item for piece in pieces for item in ([piece.value] if isinstance(piece.value, int) else piece.value)]
+
+    chat = [Message(role=role, content=f"text {number}") for number, role in enumerate(roles)]
+    whole = written(chat)
+    broken = [number for number in range(1, len(chat)) if (short := written(chat[:number])) != whole[: len(short)]]
+    template = ChatMLTemplate(1, 2, None)
+    template.pieces(chat, TOOLS if announced else (), [Part.NOTHING] * len(chat), "a:1")
+    assert template.stability.checked == len(chat) - 1
+    assert template.stability.first == [(f"a:1, message {number}", "consecutive tool results") for number in broken]
+
+
+def test_byte_template_is_stable_by_construction() -> None:
+    """Nothing is looked at where nothing can change."""
     template = template_of(ByteTokenizer())
     template.pieces([Message(role="user", content="q")], (), [Part.NOTHING])
     assert template.stability == Stability()

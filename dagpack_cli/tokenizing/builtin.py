@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from dagpack_cli.tokenizing import byte_level
@@ -18,8 +19,8 @@ __all__ = ["ByteTemplate", "ChatMLTemplate"]
 class _MessageWise(ABC):
     """A template that writes message by message.
 
-    Every prefix that ends before a user's or an assistant's message is stable by construction, so
-    none is compared. Only ChatML, between two consecutive tool results, has others.
+    Every prefix that ends before a user's or an assistant's message is stable by construction.
+    Only ChatML has others, between two consecutive tool results, and counts them.
     """
 
     def __init__(self, note: str = "") -> None:
@@ -135,6 +136,16 @@ class ChatMLTemplate(_MessageWise):
     def start(self) -> int | None:
         """Return BOS, where the tokenizer adds one."""
         return self._bos_id
+
+    def pieces(
+        self, messages: Sequence[Message], tools: Sequence[Any], targets: Sequence[Part], where: str = ""
+    ) -> list[Piece]:
+        """Return the pieces of a conversation, and count its prefixes: which of them break is known."""
+        for number, (message, behind) in enumerate(pairwise(messages), 1):
+            at = f"{where}, message {number}" if where else f"message {number}"
+            between = _is_result(message) and _is_result(behind)
+            self.stability.add(at, "consecutive tool results" if between else None)
+        return super().pieces(messages, tools, targets, where)
 
     def message(
         self, message: Message, target: Part, turn: int, before: Message | None, behind: Message | None

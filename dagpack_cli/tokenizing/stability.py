@@ -19,10 +19,10 @@ _FIRST = 20
 
 @dataclass(slots=True)
 class Stability:
-    """Counts of the prefixes that were compared; added to while conversations are written.
+    """Counts of the prefixes that were looked at; added to while conversations are written.
 
     Attributes:
-        checked: prefixes that were compared with their whole conversation.
+        checked: prefixes that were looked at with their whole conversation.
         stable: of these, the ones whose tokens start it.
         breaks: how often each cause broke one; `checked` is `stable` plus their sum.
         first: the first breaks as (where, cause), at most 20.
