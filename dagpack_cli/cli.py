@@ -7,24 +7,94 @@ import os
 import re
 import signal
 import sys
-import traceback
+import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
 import dagpack_cli
-from dagpack_cli.console import Console, print_error
+from dagpack_cli.console import Console
 from dagpack_cli.errors import DagpackError, UsageError
+from dagpack_cli.failpoints import arm_from_environment
+from dagpack_cli.options import (
+    ActionFieldOpt,
+    ActionTakenOpt,
+    AdoptOpt,
+    BosOpt,
+    CacheOpt,
+    ChatTemplateOpt,
+    CompressionOpt,
+    CorpusArg,
+    DropOpt,
+    Engine,
+    EngineOpt,
+    EosOpt,
+    EpisodeFieldOpt,
+    FormatOpt,
+    GridTokensOpt,
+    GroupWeight,
+    GroupWeightOpt,
+    JsonOpt,
+    KeepOpt,
+    Layout,
+    LayoutOpt,
+    LocalOpt,
+    LogJsonOpt,
+    MaxDecompressedBytesOpt,
+    MaxDepthOpt,
+    MaxLineBytesOpt,
+    MaxRatioOpt,
+    MemoryOpt,
+    Merge,
+    MergeOpt,
+    MinSharedOpt,
+    Objective,
+    ObjectiveOpt,
+    OnError,
+    OnErrorOpt,
+    OnLong,
+    OnLongOpt,
+    OutArg,
+    PerTurnOpt,
+    PolishOpt,
+    Precision,
+    Predict,
+    PredictOpt,
+    PruneOpt,
+    QuietOpt,
+    RehashOpt,
+    SeedOpt,
+    SeqLenOpt,
+    ShardFormat,
+    ShardFormatOpt,
+    StateFieldOpt,
+    StrictMarkovOpt,
+    Supervise,
+    SuperviseOpt,
+    SystemOpt,
+    TemplateDateOpt,
+    TextFieldOpt,
+    ThinkingOpt,
+    TokenizerOpt,
+    ToolCallsOpt,
+    ToolsOpt,
+    ValFractionOpt,
+    VirtualRootIdOpt,
+    VirtualRootOpt,
+    WaitOpt,
+    WindowLenOpt,
+    WorkersOpt,
+)
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from dagpack_cli.manifest import IngestOptions, Manifest, PackOptions, TrieOptions
     from dagpack_cli.pipeline import BuildResult, Execution, TokenizerChoice
+    from dagpack_cli.remote import Edge
 
 __all__ = ["app", "main"]
 
@@ -37,120 +107,6 @@ app = typer.Typer(
     # One width everywhere, so that the README can show the help and a test can hold it there.
     context_settings={"help_option_names": ["-h", "--help"], "terminal_width": 100},
 )
-
-
-class Layout(StrEnum):
-    """How examples become windows."""
-
-    DAG = "dag"
-    WALK = "walk"
-    PACKED = "packed"
-    BEST_FIT = "best-fit"
-    PADDED = "padded"
-
-
-class Merge(StrEnum):
-    """What is merged."""
-
-    PREFIX = "prefix"
-    STATE = "state"
-    NONE = "none"
-
-
-class OnLong(StrEnum):
-    """What happens to examples longer than a window."""
-
-    ERROR = "error"
-    SPLIT = "split"
-    TRUNCATE = "truncate"
-    DROP = "drop"
-
-
-class OnError(StrEnum):
-    """What happens to bad records."""
-
-    FAIL = "fail"
-    SKIP = "skip"
-
-
-class ShardFormat(StrEnum):
-    """The files windows are written to."""
-
-    PARQUET = "parquet"
-    NPY = "npy"
-
-
-class Objective(StrEnum):
-    """How often a distinct row counts."""
-
-    COUNTED = "counted"
-    UNIQUE = "unique"
-
-
-class Format(StrEnum):
-    """How every input is read."""
-
-    TEXT = "text"
-    JSONL_TEXT = "jsonl-text"
-    CHAT = "chat"
-    SHAREGPT = "sharegpt"
-    ALPACA = "alpaca"
-    PREFERENCE = "preference"
-    RL_GROUPS = "rl-groups"
-    PRETOKENISED = "pretokenised"
-    PI = "pi"
-    CLAUDE_CODE = "claude-code"
-    CODEX = "codex"
-    GEMINI = "gemini"
-    SWE_AGENT = "swe-agent"
-    MINI_SWE_AGENT = "mini-swe-agent"
-    OPENHANDS = "openhands"
-    ATIF = "atif"
-    ATIF_IDS = "atif-ids"
-    TAU_BENCH = "tau-bench"
-    ARC_AGI_3 = "arc-agi-3"
-    TRANSITIONS = "transitions"
-
-
-class Supervise(StrEnum):
-    """Which parts of a conversation are targets."""
-
-    ASSISTANT = "assistant"
-    LAST_TURN = "last-turn"
-    ALL = "all"
-    COMPLETION = "completion"
-
-
-class GroupWeight(StrEnum):
-    """What a completion of a group with rewards weighs."""
-
-    NONE = "none"
-    REWARD = "reward"
-    ADVANTAGE = "advantage"
-
-
-class Predict(StrEnum):
-    """What is learnt from a game."""
-
-    NEXT_STATE = "next-state"
-    ACTION = "action"
-
-
-class Precision(StrEnum):
-    """What activations are computed in."""
-
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT64 = "float64"
-
-
-class Engine(StrEnum):
-    """What runs the loops."""
-
-    AUTO = "auto"
-    NUMPY = "numpy"
-    NUMBA = "numba"
 
 
 def _version(asked: bool) -> None:
@@ -166,122 +122,6 @@ def dagpack(
     ] = False,
 ) -> None:
     """Merge shared prefixes of a corpus once, pack the trie into training windows, lose nothing."""
-
-
-CorpusArg = Annotated[
-    Path, typer.Argument(metavar="CORPUS", readable=False, help="A folder, read recursively, or one file.")
-]
-OutArg = Annotated[Path, typer.Argument(metavar="OUT", readable=False, help="The output directory.")]
-TokenizerOpt = Annotated[
-    str,
-    typer.Option(
-        "--tokenizer",
-        metavar="NAME|PATH",
-        help="bytes, symbols (every JSON state an id), grid (a token a cell), none (ids are given), "
-        "or a Hugging Face directory or tokenizer.json. auto: bytes for text and chat, symbols for games, "
-        "none for ids.",
-    ),
-]
-BosOpt = Annotated[str | None, typer.Option("--bos", metavar="ID|none", help="Override the tokenizer's BOS.")]
-EosOpt = Annotated[str | None, typer.Option("--eos", metavar="ID|none", help="Override the tokenizer's EOS.")]
-FormatOpt = Annotated[Format | None, typer.Option("--format", help="Read every file so; else its content tells.")]
-OnErrorOpt = Annotated[OnError, typer.Option("--on-error", help="Stop at a bad record, or skip, count and list it.")]
-TextFieldOpt = Annotated[str, typer.Option("--text-field", help="The field that holds a JSONL record's text.")]
-EpisodeFieldOpt = Annotated[
-    str, typer.Option("--episode-field", help="Transitions: dotted path of the episode; none: a file is one.")
-]
-StateFieldOpt = Annotated[str, typer.Option("--state-field", help="Transitions: dotted path of the state.")]
-ActionFieldOpt = Annotated[str, typer.Option("--action-field", help="Transitions: dotted path of the action.")]
-ActionTakenOpt = Annotated[
-    bool,
-    typer.Option("--action-taken", help="Transitions: an action is taken in its record's state."),
-]
-DropOpt = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--drop-transition",
-        metavar="RULE",
-        help="Leave out transitions: self (the state stays), action=JSON, state=JSON. May be repeated.",
-    ),
-]
-PredictOpt = Annotated[
-    Predict, typer.Option("--predict", help="Games: the next state (a world model) or the action (a policy).")
-]
-GridTokensOpt = Annotated[
-    bool, typer.Option("--grid-tokens", help="Games of grids: a token a cell instead of a symbol a state.")
-]
-GroupWeightOpt = Annotated[GroupWeight, typer.Option("--group-weight", help="RL groups: what each completion weighs.")]
-ChatTemplateOpt = Annotated[
-    str,
-    typer.Option(
-        "--chat-template",
-        metavar="auto|builtin|PATH",
-        help="How conversations are written: a Jinja file, a Hugging Face directory, or the built-in template.",
-    ),
-]
-TemplateDateOpt = Annotated[
-    str | None, typer.Option("--template-date", metavar="YYYY-MM-DD", help="What the template takes for today.")
-]
-SuperviseOpt = Annotated[
-    Supervise, typer.Option("--supervise", help="Which messages are targets; completion: what follows the prompt.")
-]
-ThinkingOpt = Annotated[bool, typer.Option("--thinking/--no-thinking", help="Train thinking, or keep it as context.")]
-ToolCallsOpt = Annotated[
-    bool, typer.Option("--tool-calls/--no-tool-calls", help="Train tool calls, or keep them as context.")
-]
-PerTurnOpt = Annotated[
-    bool, typer.Option("--per-turn", help="One example for every trained message, not one for every path.")
-]
-SystemOpt = Annotated[
-    Path | None,
-    typer.Option("--system", metavar="FILE", readable=False, help="The system prompt of sessions that store none."),
-]
-ToolsOpt = Annotated[
-    Path | None,
-    typer.Option("--tools", metavar="FILE", readable=False, help="The tools, a JSON list, of sessions without."),
-]
-MergeOpt = Annotated[
-    Merge | None,
-    typer.Option("--merge", help="prefix (default), state (Markov games only), none (packed, best-fit, padded)."),
-]
-VirtualRootOpt = Annotated[
-    bool, typer.Option("--virtual-root", help="Join all trees under one root, the tokenizer's BOS.")
-]
-VirtualRootIdOpt = Annotated[
-    int | None, typer.Option("--virtual-root-id", metavar="ID", help="Join all trees under this id.")
-]
-StrictMarkovOpt = Annotated[
-    bool, typer.Option("--strict-markov", help="Fail where one (state, action) has two next states.")
-]
-MinSharedOpt = Annotated[
-    int,
-    typer.Option("--min-shared", metavar="N", help="Merge no shared prefix of fewer tokens; stats compares some N."),
-]
-ValFractionOpt = Annotated[float, typer.Option("--val-fraction", help="Share of the groups kept for validation.")]
-SeedOpt = Annotated[int, typer.Option("--seed", help="Which groups those are.")]
-SeqLenOpt = Annotated[int, typer.Option("--seq-len", help="Most rows of a path, and of a window.")]
-WindowLenOpt = Annotated[
-    int | None, typer.Option("--window-len", help="Most rows of a window, where it is to be more than of a path.")
-]
-LayoutOpt = Annotated[Layout, typer.Option("--layout", help="How examples become windows.")]
-OnLongOpt = Annotated[OnLong, typer.Option("--on-long", help="What happens to examples longer than --seq-len.")]
-PruneOpt = Annotated[bool, typer.Option("--prune/--no-prune", help="Leave out rows that train nothing.")]
-PolishOpt = Annotated[
-    int | None,
-    typer.Option("--polish", metavar="N", help="Attempts a window to improve the packing; else as the bound advises."),
-]
-ObjectiveOpt = Annotated[
-    Objective | None,
-    typer.Option("--objective", help="counted: as often as in the corpus; unique: each transition once (state)."),
-]
-ShardFormatOpt = Annotated[ShardFormat, typer.Option("--shard-format", help="Parquet files, or folders of .npy.")]
-CompressionOpt = Annotated[int, typer.Option("--compression-level", help="Of zstd, 1 to 22.")]
-WorkersOpt = Annotated[int, typer.Option("--workers", help="Processes that read, threads that write.")]
-EngineOpt = Annotated[Engine, typer.Option("--engine", help="numba compiles; auto only where that pays.")]
-KeepOpt = Annotated[int, typer.Option("--keep", help="Generations that stay, the new one included.")]
-RehashOpt = Annotated[bool, typer.Option("--rehash", help="Read inputs again even if size and times are unchanged.")]
-QuietOpt = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-JsonOpt = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _ingest_options(values: dict[str, Any]) -> IngestOptions:
@@ -306,6 +146,10 @@ def _ingest_options(values: dict[str, Any]) -> IngestOptions:
         per_turn=values["per_turn"],
         system=_text_of("--system", values["system"]),
         tools=_tools_of(values["tools"]),
+        max_line_bytes=values["max_line_bytes"],
+        max_decompressed_bytes=values["max_decompressed_bytes"],
+        max_ratio=values["max_ratio"],
+        max_depth=values["max_depth"],
     )
 
 
@@ -372,6 +216,7 @@ def _pack_options(values: dict[str, Any], merge: str) -> PackOptions:
 
 
 def _execution(values: dict[str, Any], console: Console) -> Execution:
+    from dagpack_cli.memory import parse_memory
     from dagpack_cli.pipeline import Execution
 
     return Execution(
@@ -379,6 +224,9 @@ def _execution(values: dict[str, Any], console: Console) -> Execution:
         engine=values["engine"].value,
         rehash=values.get("rehash", False),
         keep=values.get("keep", 2),
+        wait=values.get("wait", 0.0),
+        memory=None if values.get("memory") is None else parse_memory(values["memory"]),
+        cache=values.get("cache", True),
         listener=console,
     )
 
@@ -395,19 +243,51 @@ def _tokenizer(values: dict[str, Any]) -> TokenizerChoice:
     )
 
 
-def _print_result(result: BuildResult, *, quiet: bool) -> None:
+_GOES_ON = "the current build stays, and the same command goes on where this one stopped"
+
+
+def _console(ctx: typer.Context, *, quiet: bool = False, after_signal: str = "") -> Console:
+    """Return the console that `main` made before the options were known."""
+    console: Console = ctx.obj
+    console.quiet, console.after_signal = quiet, after_signal
+    return console
+
+
+def _edge(values: dict[str, Any], console: Console | None = None) -> Edge:
+    """Return what makes local paths of the places that a command is given, and takes results where they belong."""
+    from dagpack_cli.remote import Edge
+
+    return Edge(
+        values["local"],
+        workers=values.get("workers") or 8,
+        wait=values.get("wait", 0.0),
+        keep=values.get("keep", 2),
+        listener=console,
+    )
+
+
+def _print_result(result: BuildResult, console: Console, where: str) -> None:
+    """Print what was built, and where it was published."""
     from dagpack_cli.stats import format_summary
 
-    if quiet:
+    console.close()
+    console.set_result(
+        generation=result.path.name,
+        path=where,
+        unchanged=result.unchanged,
+        ledger=result.manifest.ledger["total"],
+    )
+    if console.quiet:
         return
     if result.unchanged:
-        print(f"unchanged: {result.path} is what this build would write")
+        print(f"unchanged: {where} is what this build would write")
     else:
-        print(f"{format_summary(result.manifest)}\nwritten: {result.path}")
+        print(f"{format_summary(result.manifest)}\nwritten: {where}")
 
 
 @app.command()
 def build(
+    ctx: typer.Context,
     corpus: CorpusArg,
     out: OutArg,
     tokenizer: TokenizerOpt = "auto",
@@ -432,6 +312,10 @@ def build(
     per_turn: PerTurnOpt = False,
     system: SystemOpt = None,
     tools: ToolsOpt = None,
+    max_line_bytes: MaxLineBytesOpt = None,
+    max_decompressed_bytes: MaxDecompressedBytesOpt = None,
+    max_ratio: MaxRatioOpt = None,
+    max_depth: MaxDepthOpt = None,
     merge: MergeOpt = None,
     virtual_root: VirtualRootOpt = False,
     virtual_root_id: VirtualRootIdOpt = None,
@@ -452,32 +336,37 @@ def build(
     engine: EngineOpt = Engine.AUTO,
     keep: KeepOpt = 2,
     rehash: RehashOpt = False,
+    memory: MemoryOpt = None,
+    cache: CacheOpt = True,
+    wait: WaitOpt = 0.0,
+    local: LocalOpt = None,
+    adopt: AdoptOpt = False,
     quiet: QuietOpt = False,
+    log_json: LogJsonOpt = False,
 ) -> None:
     """Build a corpus into OUT: ingest, dedup, pack, publish."""
     values = dict(locals())
     from dagpack_cli import pipeline
 
-    console = Console(quiet=quiet)
+    console = _console(ctx, quiet=quiet, after_signal=_GOES_ON)
     trie_options = _trie_options(values, layout.value)
-    result = pipeline.build(
-        corpus,
-        out,
-        tokenizer=_tokenizer(values),
-        ingest_options=_ingest_options(values),
-        trie_options=trie_options,
-        pack_options=_pack_options(values, trie_options.merge),
-        execution=_execution(values, console),
-    )
-    console.close()
-    _print_result(result, quiet=quiet)
+    options: dict[str, Any] = {
+        "tokenizer": _tokenizer(values),
+        "ingest_options": _ingest_options(values),
+        "trie_options": trie_options,
+        "pack_options": _pack_options(values, trie_options.merge),
+        "execution": _execution(values, console),
+    }
+    with _edge(values, console) as edge:
+        target = edge.target(out, adopt=adopt)
+        source = edge.corpus(corpus, out, skip_bad=on_error is OnError.SKIP, again=rehash)
+        result = pipeline.build(source, target, **options)
+        _print_result(result, console, edge.publish(result.path))
 
 
 @app.command()
 def plan(
-    source: Annotated[
-        Path, typer.Argument(metavar="CORPUS|OUT", readable=False, help="A corpus, or the output of a build.")
-    ],
+    source: Annotated[str, typer.Argument(metavar="CORPUS|OUT", help="A corpus, or the output of a build.")],
     seq_len: Annotated[
         str, typer.Option("--seq-len", metavar="N,N,...", help="Rows of a window, one or several lengths.")
     ] = "2048,8192,32768,131072",
@@ -503,44 +392,60 @@ def plan(
     per_turn: PerTurnOpt = False,
     system: SystemOpt = None,
     tools: ToolsOpt = None,
+    max_line_bytes: MaxLineBytesOpt = None,
+    max_decompressed_bytes: MaxDecompressedBytesOpt = None,
+    max_ratio: MaxRatioOpt = None,
+    max_depth: MaxDepthOpt = None,
     workers: WorkersOpt = 1,
     engine: EngineOpt = Engine.AUTO,
     merge: MergeOpt = None,
     virtual_root: VirtualRootOpt = False,
     virtual_root_id: VirtualRootIdOpt = None,
     strict_markov: StrictMarkovOpt = False,
-    min_shared: MinSharedOpt = 1,
+    min_shared: Annotated[
+        str | None,
+        typer.Option(
+            "--min-shared",
+            metavar="N,N,...",
+            help="Merge no shared prefix of fewer tokens, one or several N; of an output, not fewer than its own.",
+        ),
+    ] = None,
     val_fraction: ValFractionOpt = 0.0,
     seed: SeedOpt = 0,
     on_long: Annotated[OnLong, typer.Option("--on-long", help="What happens to longer examples.")] = OnLong.SPLIT,
     prune: PruneOpt = True,
     polish: PolishOpt = None,
+    local: LocalOpt = None,
     json_: JsonOpt = False,
     quiet: QuietOpt = False,
 ) -> None:
     """Say what packing would give at several lengths, without writing shards."""
-    values = dict(locals())
+    values = dict(locals()) | {"min_shared": 1}
     from dagpack_cli import pipeline
     from dagpack_cli.stats import describe_plan, format_plan
 
     console = Console(quiet=quiet)
     trie_options = _trie_options(values, "dag")
-    lengths = [int(word) if word.strip().isdecimal() else 0 for word in seq_len.split(",")]
+    lengths, shared = (
+        [int(word) if word.strip().isdecimal() else 0 for word in text.split(",")] if text is not None else []
+        for text in (seq_len, min_shared)
+    )
     more: dict[str, Any] = {"window_len": None, "layout": Layout.DAG, "objective": None, "compression_level": 1}
     listed = [
         _pack_options(values | more | {"seq_len": length, "shard_format": ShardFormat.PARQUET}, trie_options.merge)
         for length in lengths
     ]
-    found = pipeline.plan(
-        source,
-        tokenizer=_tokenizer(values),
-        ingest_options=_ingest_options(values),
-        trie_options=trie_options,
-        pack_options=listed,
-        execution=_execution(values, console),
-    )
+    options: dict[str, Any] = {
+        "tokenizer": _tokenizer(values),
+        "ingest_options": _ingest_options(values),
+        "trie_options": trie_options,
+        "pack_options": listed,
+        "execution": _execution(values, console),
+        "min_shared": shared,
+    }
+    with _edge(values, console) as edge:
+        plans = pipeline.plan(edge.source_or_corpus(source, skip_bad=on_error is OnError.SKIP), **options)
     console.close()
-    plans = list(zip(listed, found, strict=True))
     if json_:
         _print_json(describe_plan(plans))
     else:
@@ -549,6 +454,7 @@ def plan(
 
 @app.command()
 def ingest(
+    ctx: typer.Context,
     corpus: CorpusArg,
     out: OutArg,
     tokenizer: TokenizerOpt = "auto",
@@ -573,23 +479,33 @@ def ingest(
     per_turn: PerTurnOpt = False,
     system: SystemOpt = None,
     tools: ToolsOpt = None,
+    max_line_bytes: MaxLineBytesOpt = None,
+    max_decompressed_bytes: MaxDecompressedBytesOpt = None,
+    max_ratio: MaxRatioOpt = None,
+    max_depth: MaxDepthOpt = None,
     workers: WorkersOpt = 1,
     engine: EngineOpt = Engine.AUTO,
     rehash: RehashOpt = False,
+    wait: WaitOpt = 0.0,
+    local: LocalOpt = None,
+    adopt: AdoptOpt = False,
     quiet: QuietOpt = False,
+    log_json: LogJsonOpt = False,
 ) -> None:
     """First stage of build: read, render and tokenise into OUT's staging area."""
     values = dict(locals())
     from dagpack_cli import pipeline
 
-    console = Console(quiet=quiet)
-    staged = pipeline.ingest(
-        corpus,
-        out,
-        tokenizer=_tokenizer(values),
-        ingest_options=_ingest_options(values),
-        execution=_execution(values, console),
-    )
+    console = _console(ctx, quiet=quiet, after_signal=_GOES_ON)
+    options: dict[str, Any] = {
+        "tokenizer": _tokenizer(values),
+        "ingest_options": _ingest_options(values),
+        "execution": _execution(values, console),
+    }
+    with _edge(values, console) as edge:
+        target = edge.target(out, adopt=adopt)
+        source = edge.corpus(corpus, out, skip_bad=on_error is OnError.SKIP, again=rehash)
+        staged = pipeline.ingest(source, target, **options)
     console.close()
     if not quiet:
         print(f"ingested: {staged}; next: dagpack dedup {out}")
@@ -597,6 +513,7 @@ def ingest(
 
 @app.command()
 def dedup(
+    ctx: typer.Context,
     out: OutArg,
     merge: MergeOpt = None,
     virtual_root: VirtualRootOpt = False,
@@ -607,15 +524,21 @@ def dedup(
     seed: SeedOpt = 0,
     workers: WorkersOpt = 1,
     engine: EngineOpt = Engine.AUTO,
+    memory: MemoryOpt = None,
+    wait: WaitOpt = 0.0,
+    local: LocalOpt = None,
     quiet: QuietOpt = False,
+    log_json: LogJsonOpt = False,
 ) -> None:
     """Second stage of build: merge what was ingested into OUT last into a trie on disk."""
     values = dict(locals())
     from dagpack_cli import pipeline
 
-    console = Console(quiet=quiet)
+    console = _console(ctx, quiet=quiet, after_signal=_GOES_ON)
     layout = "packed" if merge == Merge.NONE else "dag"
-    trie = pipeline.dedup(out, trie_options=_trie_options(values, layout), execution=_execution(values, console))
+    trie_options, execution = _trie_options(values, layout), _execution(values, console)
+    with _edge(values, console) as edge:
+        trie = pipeline.dedup(edge.target(out, check=False), trie_options=trie_options, execution=execution)
     console.close()
     if not quiet:
         print(f"merged: {trie}; next: dagpack pack {out}")
@@ -623,9 +546,11 @@ def dedup(
 
 @app.command()
 def pack(
+    ctx: typer.Context,
     out: OutArg,
     new_out: Annotated[
-        Path | None, typer.Argument(metavar="NEW_OUT", readable=False, help="Where to publish, if not in OUT itself.")
+        str | None,
+        typer.Argument(metavar="NEW_OUT", help="Where to publish, if not in OUT itself."),
     ] = None,
     seq_len: SeqLenOpt = 8192,
     window_len: WindowLenOpt = None,
@@ -639,29 +564,35 @@ def pack(
     workers: WorkersOpt = 1,
     engine: EngineOpt = Engine.AUTO,
     keep: KeepOpt = 2,
+    memory: MemoryOpt = None,
+    cache: CacheOpt = True,
+    wait: WaitOpt = 0.0,
+    local: LocalOpt = None,
+    adopt: AdoptOpt = False,
     quiet: QuietOpt = False,
+    log_json: LogJsonOpt = False,
 ) -> None:
     """Last stage of build: pack OUT's trie into windows, without touching text."""
     values = dict(locals())
     from dagpack_cli import pipeline
 
-    console = Console(quiet=quiet)
-    result = pipeline.pack(
-        out,
-        new_out,
-        pack_options=_pack_options(values, pipeline.stored_merge(out)),
-        execution=_execution(values, console),
-    )
-    console.close()
-    _print_result(result, quiet=quiet)
+    console = _console(ctx, quiet=quiet, after_signal=_GOES_ON)
+    execution = _execution(values, console)
+    with _edge(values, console) as edge:
+        target = edge.target(out if new_out is None else new_out, adopt=adopt)
+        source = target if new_out is None else edge.trie(out)
+        pack_options = _pack_options(values, pipeline.stored_merge(source))
+        result = pipeline.pack(source, target, pack_options=pack_options, execution=execution)
+        _print_result(result, console, edge.publish(result.path))
 
 
 @app.command()
-def stats(out: OutArg, json_: JsonOpt = False) -> None:
+def stats(out: OutArg, local: LocalOpt = None, json_: JsonOpt = False) -> None:
     """Print what the build stored: ledger, windows and bound, savings, profile, shared prefixes."""
+    values = dict(locals())
     from dagpack_cli.stats import describe, format_stats
 
-    with _open(out) as (generation, manifest):
+    with _edge(values) as edge, _open(edge.source(out, only_manifest=True)) as (generation, manifest):
         if json_:
             _print_json(describe(manifest, generation.name))
         else:
@@ -669,18 +600,28 @@ def stats(out: OutArg, json_: JsonOpt = False) -> None:
 
 
 @app.command()
-def verify(out: OutArg, json_: JsonOpt = False) -> None:
+def verify(
+    ctx: typer.Context,
+    out: OutArg,
+    local: LocalOpt = None,
+    json_: JsonOpt = False,
+    quiet: QuietOpt = False,
+    log_json: LogJsonOpt = False,
+) -> None:
     """Check every checksum and every invariant of the windows; exit 76 if anything is wrong."""
+    values = dict(locals())
     from dataclasses import asdict
 
     from dagpack_cli.errors import DamageError
     from dagpack_cli.verify import verify_generation
 
-    with _open(out) as (generation, manifest):
+    console = _console(ctx, quiet=quiet)
+    with _edge(values, console) as edge, _open(edge.source(out)) as (generation, manifest):
+        console.set_result(generation=generation.name, path=str(generation.path), ledger=manifest.ledger["total"])
         report = verify_generation(generation.path, manifest)
     if json_:
         _print_json(asdict(report) | {"ok": not report.failures})
-    elif not report.failures:
+    elif not report.failures and not quiet:
         print(f"ok: {report.files:,} files, {report.windows:,} windows, {report.rows:,} rows verified")
     if report.failures:
         if not json_:
@@ -697,12 +638,14 @@ def show(
     partition: Annotated[str, typer.Option("--partition", help="train or val.")] = "train",
     first_row: Annotated[int, typer.Option("--first-row", help="The first row shown.")] = 0,
     rows: Annotated[int, typer.Option("--rows", help="How many rows are shown; 0 for all.")] = 48,
+    local: LocalOpt = None,
     json_: JsonOpt = False,
 ) -> None:
     """Show one window as aligned columns beside its mask."""
+    values = dict(locals())
     from dagpack_cli.show import describe_window, format_window
 
-    with _open(out) as (generation, manifest):
+    with _edge(values) as edge, _open(edge.source(out)) as (generation, manifest):
         facts = describe_window(
             generation.path, manifest, partition, window, first_row=first_row, num_rows=rows or None
         )
@@ -715,19 +658,23 @@ def show(
 @app.command()
 def draw(
     what: Annotated[
-        Path,
-        typer.Argument(metavar="WHAT", readable=False, help="An output of build, a session, or recordings of a game."),
+        str,
+        typer.Argument(metavar="WHAT", help="An output of build, a session, or recordings of a game."),
     ],
     window: Annotated[int | None, typer.Option("--window", help="Of a build, this window; 0 if not --trie.")] = None,
     trie: Annotated[bool, typer.Option("--trie", help="Of a build, its trie.")] = False,
     partition: Annotated[str | None, typer.Option("--partition", help="Of a build, train (default) or val.")] = None,
     max_nodes: Annotated[int | None, typer.Option("--max-nodes", help="Most nodes of a tree, graph or trie.")] = None,
     output: Annotated[Path | None, typer.Option("--output", metavar="FILE.svg", help="Else SVG to stdout.")] = None,
+    local: LocalOpt = None,
 ) -> None:
     """Draw a build's window or trie, a session's tree or a game's graph as self-contained SVG."""
+    values = dict(locals())
     from dagpack_cli import drawing
 
-    picture = drawing.draw(what, window=window, trie=trie, partition=partition, max_nodes=max_nodes)
+    with _edge(values) as edge:
+        source = edge.source_or_corpus(what, skip_bad=True)
+        picture = drawing.draw(source, window=window, trie=trie, partition=partition, max_nodes=max_nodes)
     if output is not None:
         drawing.write_picture(output, picture)
     else:
@@ -737,6 +684,7 @@ def draw(
 
 @app.command()
 def export(
+    ctx: typer.Context,
     out: OutArg,
     sequences: Annotated[
         bool, typer.Option("--sequences", help="Distinct sequences with counts, from the shards alone.")
@@ -745,13 +693,18 @@ def export(
         bool,
         typer.Option("--transitions", help="Rows with counts and weights, window by window, from the shards alone."),
     ] = False,
+    local: LocalOpt = None,
+    log_json: LogJsonOpt = False,
 ) -> None:
     """Print the examples of a build as JSONL, after checking that the windows hold exactly them."""
+    values = dict(locals())
     from dagpack_cli import export as exporting
 
     if sequences and transitions:
         raise UsageError("--sequences", "--transitions is given too", "one of the two")
-    with _open(out) as (generation, manifest):
+    console = _console(ctx)
+    with _edge(values, console) as edge, _open(edge.source(out)) as (generation, manifest):
+        console.set_result(generation=generation.name, path=str(generation.path), ledger=manifest.ledger["total"])
         if transitions:
             _print_lines(exporting.export_transitions(generation.path, manifest))
         elif sequences:
@@ -762,7 +715,11 @@ def export(
 
 @app.command()
 def train(
-    shards: Annotated[list[Path], typer.Option("--shards", metavar="OUT", help="An output of build. May be repeated.")],
+    ctx: typer.Context,
+    shards: Annotated[
+        list[str],
+        typer.Option("--shards", metavar="OUT", help="An output of build. May be repeated."),
+    ],
     run: Annotated[
         Path | None,
         typer.Option("--run", metavar="DIR", help="Folder for steps.jsonl and checkpoints; else steps go to stdout."),
@@ -788,7 +745,9 @@ def train(
     device: Annotated[str, typer.Option("--device", help="cpu, cuda or auto.")] = "auto",
     seed: Annotated[int, typer.Option("--seed", help="Of the order and the first weights.")] = 0,
     workers: Annotated[int, typer.Option("--workers", help="Processes that read ahead.")] = 0,
+    local: LocalOpt = None,
     quiet: QuietOpt = False,
+    log_json: LogJsonOpt = False,
 ) -> None:
     """Train the built-in decoder on shards: supervised, exact, on a CPU or a GPU."""
     values = dict(locals())
@@ -796,12 +755,15 @@ def train(
 
     if resume and run is None:
         raise UsageError("--resume", "no --run is given", "the folder of the run to go on with", hint="--run DIR")
-    console = Console(quiet=quiet)
+    resumed = "the same command with --resume goes on from the newest checkpoint"
+    console = _console(ctx, quiet=quiet, after_signal=resumed if run is not None else "")
     chosen: Literal["counted", "unique"] | None = None
     if objective is not None:
         chosen = "unique" if objective is Objective.UNIQUE else "counted"
-    windows = training.PackedWindows(*shards, objective=chosen)
-    has_val = all("val" in training.PackedWindows(out).manifest.partitions for out in shards)
+    with _edge(values, console) as edge:
+        outs = [edge.source(out) for out in shards]
+    windows = training.PackedWindows(*outs, objective=chosen)
+    has_val = all("val" in training.PackedWindows(out).manifest.partitions for out in outs)
     names = training.TrainOptions.__dataclass_fields__.keys() & values.keys()
     result = training.train(
         windows,
@@ -809,21 +771,24 @@ def train(
             vocab_size=windows.vocab_size, width=width, heads=heads, feed_forward=feed_forward, layers=layers
         ),
         training.TrainOptions(**{name: values[name] for name in names} | {"precision": precision.value}),
-        val=training.PackedWindows(*shards, partition="val", objective=chosen) if has_val else None,
+        val=training.PackedWindows(*outs, partition="val", objective=chosen) if has_val else None,
         run=run,
         resume=resume,
         log=None if run is not None else sys.stdout,
         listener=console,
     )
-    console.close()
-    if not quiet:
-        print(training.summary(result), file=sys.stderr if run is None else sys.stdout)
+    if run is None:
+        console.tell(training.summary(result))
+    elif not quiet:
+        console.close()
+        print(training.summary(result))
 
 
 @app.command()
-def path(out: OutArg) -> None:
+def path(out: OutArg, local: LocalOpt = None) -> None:
     """Print the directory of the current generation."""
-    with _open(out) as (generation, _):
+    values = dict(locals())
+    with _edge(values) as edge, _open(edge.source(out)) as (generation, _):
         print(generation.path)
 
 
@@ -831,14 +796,14 @@ class _open:  # used like a function, as contextlib's are
     """The current generation of an output and its manifest, share-locked while they are in use."""
 
     def __init__(self, out: Path) -> None:
-        from dagpack_cli.manifest import Manifest
+        from dagpack_cli.manifest import Manifest, refuse_links
         from dagpack_cli.storage import open_current
 
         self._generation = open_current(out)
+        self._where = self._generation.path / "manifest.json"
         try:
-            self._manifest: Manifest = Manifest.from_bytes(
-                self._generation.manifest_bytes, self._generation.path / "manifest.json"
-            )
+            self._manifest: Manifest = Manifest.from_bytes(self._generation.manifest_bytes, self._where)
+            refuse_links(self._generation.path, self._manifest)
         except DagpackError:
             self._generation.close()
             raise
@@ -847,9 +812,13 @@ class _open:  # used like a function, as contextlib's are
         """Return the generation and its manifest."""
         return self._generation, self._manifest
 
-    def __exit__(self, *_: object) -> None:
-        """Release the generation."""
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        """Release the generation; what stored values that nobody wrote so lead to is their damage."""
         self._generation.close()
+        if isinstance(error, LookupError | TypeError | ValueError | AttributeError | ArithmeticError):
+            from dagpack_cli.errors import DamageError
+
+            raise DamageError(str(self._where), f"leads to {error!r}", "what dagpack wrote") from error
 
 
 def _print_json(value: object) -> None:
@@ -871,8 +840,20 @@ class _Terminated(BaseException):
         self.number = number
 
 
+_ENDING = (signal.SIGINT, signal.SIGTERM)
+
+
 def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
+    for ending in _ENDING:  # a second one does not wait for what the first lets go
+        signal.signal(ending, signal.SIG_DFL)
+    sys.unraisablehook = _end_all_the_same
     raise _Terminated(number)
+
+
+def _end_all_the_same(unraised: sys.UnraisableHookArgs) -> None:
+    """After a signal: what was thrown in a destructor goes nowhere; where it was the signal itself, end now."""
+    if isinstance(unraised.exc_value, _Terminated):
+        _reraise(unraised.exc_value.number)
 
 
 def _reraise(number: int) -> NoReturn:
@@ -891,20 +872,34 @@ def _stop_writing() -> NoReturn:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit; the one place where errors are rendered."""
     _open_streams()
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in _ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:  # as nohup and background jobs have it
             signal.signal(number, _terminate)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
+    options = given[: given.index("--")] if "--" in given else given
+    console = Console(log_json="--log-json" in options, command=next((word for word in given if word[:1] != "-"), ""))
     try:
-        code = _run(given)
-        sys.stdout.flush()
+        with warnings.catch_warnings():
+            if console.log_json:
+                warnings.showwarning = console.warn
+            code = _answer(given, console)
     except _Terminated as stop:
+        console.stop(stop.number)
         _reraise(stop.number)
     except KeyboardInterrupt:
+        console.stop(signal.SIGINT)
         _reraise(signal.SIGINT)
+    sys.exit(code)
+
+
+def _answer(given: list[str], console: Console) -> int:
+    """Run a command; return its exit code, the errors printed."""
+    try:
+        code = _run(given, console)
+        sys.stdout.flush()
     except BrokenPipeError:
         _stop_writing()
     except SystemExit as stop:  # what the option parser makes of a broken pipe
@@ -912,30 +907,35 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             _stop_writing()
         raise
     except DagpackError as error:
-        code = _fail(error)
+        return _fail(error, console)
     except OSError as error:
         from dagpack_cli.storage import translate_os_error
 
-        code = _fail(translate_os_error(error))
-    sys.exit(code)
+        return _fail(translate_os_error(error), console)
+    except Exception as error:
+        console.report_bug(error)
+        return DagpackError.exit_code
+    console.end(code)
+    _flush_or_discard(sys.stderr, 2)
+    return code
 
 
-def _fail(error: DagpackError) -> int:
+def _fail(error: DagpackError, console: Console) -> int:
     """Print an error; return its exit code, whatever becomes of the streams."""
-    try:
-        print_error(error)
-        sys.stderr.flush()
-    except OSError:
-        _discard(sys.stderr, 2)
-    try:
-        sys.stdout.flush()
-    except OSError:  # what could not be written is not tried again at exit
-        _discard(sys.stdout, 1)
+    console.fail(error)
+    _flush_or_discard(sys.stderr, 2)
+    _flush_or_discard(sys.stdout, 1)
     return error.exit_code
 
 
-def _discard(stream: Any, descriptor: int) -> None:
-    """Send what a stream still holds nowhere."""
+def _flush_or_discard(stream: Any, descriptor: int) -> None:
+    """Flush a stream; what cannot be written goes nowhere, or it would be tried again at exit."""
+    try:
+        stream.flush()
+    except OSError:
+        pass
+    else:
+        return
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
     with suppress(OSError):
@@ -955,21 +955,22 @@ def _open_streams() -> None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123  # likewise
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], console: Console) -> int:
     command = typer.main.get_command(app)
+    arm_from_environment()
     if "" in arguments:
         raise UsageError("dagpack", "an empty argument", "a path or a value", hint="is a variable of the shell unset?")
     if not arguments:
         command.main(["--help"], prog_name="dagpack", standalone_mode=False)
         return UsageError.exit_code
     try:
-        result = command.main(arguments, prog_name="dagpack", standalone_mode=False)
+        result = command.main(arguments, prog_name="dagpack", standalone_mode=False, obj=console)
     except (DagpackError, OSError):
         raise
     except Exception as error:
         if hasattr(error, "format_message"):  # a usage error of the option parser
             raise _usage_error(error) from None
-        return _report_bug(error)
+        raise
     return result if isinstance(result, int) else 0
 
 
@@ -981,10 +982,3 @@ def _usage_error(error: Any) -> UsageError:
     value = re.fullmatch(r"Invalid value for '([^']+)': (?:Value error, )?(.+)", message, re.DOTALL)
     where, found = value.groups() if value else (command, message)
     return UsageError(where, found[:1].lower() + found[1:], hint=f"{command} --help")
-
-
-def _report_bug(error: Exception) -> int:
-    traceback.print_exception(error)
-    print(f"error: dagpack: {type(error).__name__}, a bug in dagpack; the lines above say where", file=sys.stderr)
-    print("hint: nothing was published; please report it with the command and these lines", file=sys.stderr)
-    return DagpackError.exit_code

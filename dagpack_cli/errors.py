@@ -21,6 +21,7 @@ __all__ = [
     "TreeError",
     "Unfinished",
     "UsageError",
+    "escaped",
     "shorten",
 ]
 
@@ -48,12 +49,12 @@ class DagpackError(Exception):
     def __str__(self) -> str:
         """Return the message as it is printed, without the leading ``error:``."""
         text = f"{self.where}: {self.found}"
-        return f"{text}; {self.expected}" if self.expected else text
+        return escaped(f"{text}; {self.expected}" if self.expected else text)
 
     @property
     def advice(self) -> str:
         """Return the hint, or where there is none what usually helps with this kind."""
-        return self.hint or self.usual_hint.replace("WHERE", self.where)
+        return escaped(self.hint or self.usual_hint.replace("WHERE", self.where))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by fields, so that an error crosses a process pool unchanged."""
@@ -136,6 +137,17 @@ class TreeError(DagpackError):
 
     exit_code = 76
     usual_hint = "build again: dagpack build CORPUS OUT --rehash"
+
+
+def escaped(text: str) -> str:
+    r"""Return ``text`` on one line: control characters and halves of surrogate pairs escaped, as in file names.
+
+    >>> print(escaped("a\nb"))
+    a\nb
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def shorten(value: object, limit: int = 60) -> str:

@@ -6,27 +6,32 @@ A *split* is a folder of plain arrays written while one part of the corpus is re
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from dagpack_cli.arrays import save_array
-from dagpack_cli.corpora import Example
+from dagpack_cli.corpora import Example, IdBlock
 from dagpack_cli.errors import DamageError
 from dagpack_cli.native import open_native
+from dagpack_cli.sequences import Sequences
 
 __all__ = [
     "KEPT",
+    "STATUSES",
     "UNTRAINED",
     "Examples",
+    "Segment",
     "SplitWriter",
-    "load_splits",
+    "copy_examples",
+    "load_examples",
     "provenance_table",
     "read_provenance",
     "write_provenance",
@@ -36,6 +41,7 @@ Int64Array = npt.NDArray[np.int64]
 
 KEPT, EMPTY, SINGLE_TOKEN, DROPPED = "kept", "empty", "single-token", "dropped"
 UNTRAINED = "untrained"  # a conversation in which nothing is supervised: dropped before the trie
+STATUSES = (KEPT, EMPTY, SINGLE_TOKEN, DROPPED, UNTRAINED)
 
 _META = pa.schema(
     [
@@ -49,6 +55,9 @@ _META = pa.schema(
         pa.field("weight", pa.float64(), nullable=False),
     ]
 )
+_COLUMNS = {"tokens.i32": "<i4", "runs.i32": "<i4", "keys.i64": "<i8", "lengths.i64": "<i8", "num_runs.i64": "<i8"}
+_META_FILE = "meta.parquet"
+_META_ROWS = 1 << 16  # that are in memory before they are written
 _STAGED = pa.schema([*_META, pa.field("family", pa.large_string()), pa.field("chat", pa.bool_(), nullable=False)])
 _INT32_LIST = pa.large_list(pa.field("element", pa.int32(), nullable=False))  # offsets of 64 bits: no limit at 2^31
 _PROVENANCE = pa.schema(
@@ -69,29 +78,27 @@ class Examples:
     """Examples in input order, as columns.
 
     Attributes:
-        tokens: shape (num_tokens,), int32; end to end.
-        offsets: shape (num_examples + 1,), int64, into ``tokens``.
+        sequences: the tokens of every example; those of splits stay in their files.
         runs: shape (num_runs, 2), int32; half-open supervised ranges of an example's own tokens.
         run_offsets: shape (num_examples + 1,), int64, into ``runs``.
         keys: shape (num_runs, 2), int64; the key of the message of every run, zeros for none.
-        families: a second group of every example, or None.
+        families: a second group of every example, null for none.
         chats: shape (num_examples,), bool; which are conversations.
         meta: id, file, record, line, start, end, group and weight; one row an example.
     """
 
-    tokens: npt.NDArray[np.int32]
-    offsets: Int64Array
+    sequences: Sequences
     runs: npt.NDArray[np.int32]
     run_offsets: Int64Array
     keys: Int64Array
-    families: Sequence[str | None]
+    families: pa.ChunkedArray
     chats: npt.NDArray[np.bool_]
     meta: pa.Table
 
     @property
     def num_examples(self) -> int:
         """Number of examples, empty ones included."""
-        return len(self.offsets) - 1
+        return len(self.sequences)
 
     @property
     def weights(self) -> npt.NDArray[np.float64]:
@@ -111,26 +118,25 @@ class Examples:
 
 
 class SplitWriter:
-    """Write the examples of one split; tokens go to disk as they come."""
+    """Write the examples of one split; everything goes to disk as it comes, in bounded memory."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._directory = directory
-        self._tokens: IO[bytes] = (directory / "tokens.i32").open("wb")
-        self._runs: IO[bytes] = (directory / "runs.i32").open("wb")
-        self._keys: IO[bytes] = (directory / "keys.i64").open("wb")
-        self._lengths: list[int] = []
-        self._num_runs: list[int] = []
-        self._meta: dict[str, list[Any]] = {name: [] for name in _STAGED.names}
+        self.num_examples = 0
+        with ExitStack() as stack:  # a full disk may refuse any of them
+            self._files = {name: stack.enter_context((directory / name).open("wb")) for name in _COLUMNS}
+            meta_file = stack.enter_context(open_native(directory / _META_FILE, "wb"))
+            self._meta = stack.enter_context(pq.ParquetWriter(meta_file, _STAGED, compression="zstd"))
+            self._opened = stack.pop_all()
+        self._rows: dict[str, list[Any]] = {name: [] for name in _STAGED.names}
+        self._tables: list[pa.Table] = []
 
     def add(self, example: Example, file: str) -> None:
         """Append one example read from the input named ``file``."""
-        self._tokens.write(np.ascontiguousarray(example.tokens, dtype="<i4").tobytes())
-        self._runs.write(np.ascontiguousarray(example.runs, dtype="<i4").tobytes())
         keys = np.zeros((len(example.runs), 2), dtype="<i8") if example.keys is None else example.keys
-        self._keys.write(np.ascontiguousarray(keys, dtype="<i8").tobytes())
-        self._lengths.append(len(example.tokens))
-        self._num_runs.append(len(example.runs))
+        arrays = example.tokens, example.runs, keys, np.array(len(example.tokens)), np.array(len(example.runs))
+        for (name, dtype), array in zip(_COLUMNS.items(), arrays, strict=True):
+            self._files[name].write(np.ascontiguousarray(array, dtype=dtype).data)
         values = (
             example.id,
             file,
@@ -143,8 +149,66 @@ class SplitWriter:
             example.family,
             example.chat,
         )
-        for column, value in zip(self._meta.values(), values, strict=True):
+        for column, value in zip(self._rows.values(), values, strict=True):
             column.append(value)
+        self.num_examples += 1
+        if len(self._rows["id"]) >= _META_ROWS:
+            self._flush()
+
+    def add_block(self, block: IdBlock, file: str) -> None:
+        """Append many examples read from the input named ``file``."""
+        keys = np.zeros((len(block.runs), 2), dtype="<i8")
+        arrays = block.tokens, block.runs, keys, block.lengths, block.num_runs
+        for (name, dtype), array in zip(_COLUMNS.items(), arrays, strict=True):
+            self._files[name].write(np.ascontiguousarray(array, dtype=dtype).data)
+        num = len(block.ids)
+        columns = {
+            "id": block.ids,
+            "file": pa.repeat(pa.scalar(file, pa.large_string()), num),
+            "record": np.arange(block.first, block.first + num),
+            "line": np.zeros(num, dtype=np.int64),
+            "start": np.zeros(num, dtype=np.int64),
+            "end": block.lengths,
+            "group": pa.nulls(num, pa.large_string()) if block.groups is None else block.groups,
+            "weight": block.weights,
+            "family": pa.nulls(num, pa.large_string()),
+            "chat": np.zeros(num, dtype=bool),
+        }
+        self._take_rows()
+        self._tables.append(pa.table(columns, schema=_STAGED))
+        self.num_examples += num
+        if sum(table.num_rows for table in self._tables) >= _META_ROWS:
+            self._flush()
+
+    def copy(self, split: _Split, segment: Segment) -> None:
+        """Append examples of another split."""
+        examples = slice(segment.first, segment.last + 1)
+        offsets, run_offsets = split.offsets[examples], split.run_offsets[examples]
+        inside = slice(int(run_offsets[0]), int(run_offsets[-1]))
+        arrays = (
+            split.tokens[offsets[0] : offsets[-1]],
+            split.runs[inside],
+            split.keys[inside],
+            np.diff(offsets),
+            np.diff(run_offsets),
+        )
+        for (name, dtype), array in zip(_COLUMNS.items(), arrays, strict=True):
+            self._files[name].write(np.ascontiguousarray(array, dtype=dtype).data)
+        self._take_rows()
+        self._tables.append(split.meta[segment.first : segment.last])
+        self._flush()
+        self.num_examples += segment.last - segment.first
+
+    def _take_rows(self) -> None:
+        if self._rows["id"]:
+            self._tables.append(pa.table(self._rows, schema=_STAGED))
+            self._rows = {name: [] for name in _STAGED.names}
+
+    def _flush(self) -> None:
+        self._take_rows()
+        if self._tables:
+            self._meta.write_table(pa.concat_tables(self._tables).combine_chunks())
+            self._tables = []
 
     def __enter__(self) -> SplitWriter:
         """Return itself."""
@@ -154,72 +218,138 @@ class SplitWriter:
         """Finish the split; after a failure only let its files go."""
         if kind is None:
             self.close()
-        self._close_files()
-
-    def _close_files(self) -> None:
-        for file in (self._tokens, self._runs, self._keys):
-            file.close()
+            return
+        with suppress(Exception):  # the failure that is on its way says more
+            self._opened.close()
 
     def close(self) -> None:
-        """Finish the split."""
-        self._close_files()
-        save_array(self._directory / "lengths.npy", np.array(self._lengths, dtype=np.int64))
-        save_array(self._directory / "num_runs.npy", np.array(self._num_runs, dtype=np.int64))
-        with open_native(self._directory / "meta.parquet", "wb") as file:
-            pq.write_table(pa.table(self._meta, schema=_STAGED), file, compression="zstd")
+        """Finish the split; all files are let go, also where one of them cannot be finished."""
+        with self._opened:
+            self._flush()
 
 
-def load_splits(directories: Sequence[Path], remaps: Sequence[npt.NDArray[np.int32]] | None = None) -> Examples:
-    """Return the examples of all splits, in order.
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive examples of one split: those of one input, or of several in a row.
 
-    Args:
-        directories: of the splits, in input order.
-        remaps: with symbols, the vocabulary's id of each split's own ids.
+    Attributes:
+        directory: of the split.
+        first: its first example that is meant.
+        last: exclusive.
+        remap: with symbols, shape (k,), int32: the vocabulary's id of each of the segment's own ids; else None.
     """
-    tokens = [np.fromfile(directory / "tokens.i32", dtype="<i4") for directory in directories]
-    if remaps is not None:
-        tokens = [remap[part] for remap, part in zip(remaps, tokens, strict=True)]
-    lengths = _joined([np.load(directory / "lengths.npy") for directory in directories])
-    num_runs = _joined([np.load(directory / "num_runs.npy") for directory in directories])
-    runs = _joined([np.fromfile(directory / "runs.i32", dtype="<i4") for directory in directories], np.int32)
-    keys = _joined([np.fromfile(directory / "keys.i64", dtype="<i8") for directory in directories])
-    metas = [pa.table(_read_table(directory / "meta.parquet"), schema=_STAGED) for directory in directories]
+
+    directory: Path
+    first: int
+    last: int
+    remap: npt.NDArray[np.int32] | None = None
+
+
+def whole_split(directory: Path, remap: npt.NDArray[np.int32] | None = None) -> Segment:
+    """Return all examples of a split."""
+    return Segment(directory, 0, (directory / "lengths.i64").stat().st_size // 8, remap)
+
+
+def load_examples(segments: Sequence[Segment]) -> Examples:
+    """Return the examples of segments, in order. Memory: what is known of each example, and no token.
+
+    Tokens are mapped and stay in the files of their splits; those of symbols, which have to become
+    the vocabulary's, are in memory.
+    """
+    splits: dict[Path, _Split] = {}
+    tokens, lengths, runs, num_runs, keys, metas = [], [], [], [], [], []
+    for segment in _joined_segments(segments):
+        split = splits.setdefault(segment.directory, _Split(segment.directory))
+        rows = slice(segment.first, segment.last)
+        found = split.tokens[split.offsets[segment.first] : split.offsets[segment.last]]
+        tokens.append(found if segment.remap is None else segment.remap[found])
+        lengths.append(np.diff(split.offsets[segment.first : segment.last + 1]))
+        inside = slice(*split.run_offsets[[segment.first, segment.last]].tolist())
+        num_runs.append(np.diff(split.run_offsets[segment.first : segment.last + 1]))
+        runs.append(split.runs[inside])
+        keys.append(split.keys[inside])
+        metas.append(split.meta[rows])
     meta = pa.concat_tables(metas) if metas else _STAGED.empty_table()
     return Examples(
-        tokens=_joined(tokens, np.int32),
-        offsets=np.concatenate(([0], np.cumsum(lengths))),
-        runs=runs.reshape(-1, 2),
-        run_offsets=np.concatenate(([0], np.cumsum(num_runs))),
-        keys=keys.reshape(-1, 2),
-        families=meta.column("family").to_pylist(),
+        sequences=Sequences.over(tokens, lengths),
+        runs=_joined(runs, (0, 2), np.int32),
+        run_offsets=np.concatenate(([0], np.cumsum(_joined(num_runs, (0,), np.int64)))),
+        keys=_joined(keys, (0, 2), np.int64),
+        families=meta.column("family"),
         chats=np.asarray(meta.column("chat").to_numpy(), dtype=np.bool_),
         meta=meta.select(_META.names),
     )
 
 
-def _joined(parts: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike = np.int64) -> npt.NDArray[Any]:
-    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype=dtype)
+def _joined_segments(segments: Sequence[Segment]) -> Iterator[Segment]:
+    """Yield the segments, each as long as it can be: most inputs stand beside their neighbours."""
+    last: Segment | None = None
+    for segment in segments:
+        plain = segment.remap is None and last is not None and last.remap is None
+        if last is not None and plain and last.directory == segment.directory and last.last == segment.first:
+            last = replace(last, last=segment.last)
+            continue
+        if last is not None:
+            yield last
+        last = segment
+    if last is not None:
+        yield last
+
+
+def copy_examples(segments: Sequence[Segment], directory: Path) -> None:
+    """Write the examples of segments as one split; their symbols stay the segments' own. Memory: one segment."""
+    with SplitWriter(directory) as writer:
+        for segment in _joined_segments(segments):
+            writer.copy(_Split(segment.directory), segment)
+
+
+class _Split:
+    """The columns of a split, mapped."""
+
+    def __init__(self, directory: Path) -> None:
+        columns = {name: _mapped(directory / name, dtype) for name, dtype in _COLUMNS.items()}
+        self.tokens = columns["tokens.i32"]
+        self.runs = columns["runs.i32"].reshape(-1, 2)
+        self.keys = columns["keys.i64"].reshape(-1, 2)
+        self.offsets = np.concatenate(([0], np.cumsum(columns["lengths.i64"])))
+        self.run_offsets = np.concatenate(([0], np.cumsum(columns["num_runs.i64"])))
+        self.meta = pa.table(_read_table(directory / _META_FILE), schema=_STAGED)
+
+
+def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
+    if path.stat().st_size == 0:  # which no system maps
+        return np.zeros(0, dtype=dtype)
+    return np.asarray(np.memmap(path, dtype=dtype, mode="r"))  # slices of the plain view are cheap
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]], shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(shape, dtype=dtype)
 
 
 def provenance_table(
-    examples: Examples, partitions: Sequence[str], statuses: Sequence[str], end_nodes: Int64Array
+    examples: Examples,
+    parts: npt.NDArray[np.int8],
+    partitions: Sequence[str],
+    statuses: npt.NDArray[np.int8],
+    end_nodes: Int64Array,
 ) -> pa.Table:
     """Return the provenance of every example before it is packed: ``windows`` is still empty.
 
     Args:
         examples: all of them.
-        partitions: the partition's name of each example.
-        statuses: what became of each: kept, empty, single-token, untrained or dropped.
+        parts: shape (num_examples,), int8; the partition of each, an index into ``partitions``.
+        partitions: names of partitions.
+        statuses: shape (num_examples,), int8; what became of each, an index into `STATUSES`.
         end_nodes: shape (num_examples,), int64; node of its partition's trie, -1 where there is none.
     """
     flat_offsets = pa.array(2 * examples.run_offsets)
     columns = {
-        "partition": pa.array(partitions, pa.large_string()),
-        "status": pa.array(statuses, pa.large_string()),
+        "partition": _names(parts, partitions),
+        "status": _names(statuses, STATUSES),
         "supervised_runs": pa.LargeListArray.from_arrays(
             flat_offsets, pa.array(examples.runs.ravel()), type=_INT32_LIST
         ),
-        "num_tokens": pa.array(np.diff(examples.offsets)),
+        "num_tokens": pa.array(examples.sequences.lengths),
         "end_node": pa.array(end_nodes),
         "windows": _lists(np.zeros(examples.num_examples + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)),
     }
@@ -227,6 +357,22 @@ def provenance_table(
     for name, values in columns.items():
         table = table.append_column(_PROVENANCE.field(name), values)
     return table
+
+
+def _names(codes: npt.NDArray[np.int8], names: Sequence[str]) -> pa.LargeStringArray:
+    return pa.array(list(names), pa.large_string()).take(pa.array(codes))
+
+
+def equals(table: pa.Table, column: str, *values: str) -> npt.NDArray[np.bool_]:
+    """Return which rows of a table have one of some values in a column of strings: shape (num_rows,)."""
+    found = pc.is_in(table.column(column), value_set=pa.array(list(values), pa.large_string()))
+    return np.asarray(found.to_numpy(zero_copy_only=False) if isinstance(found, pa.Array) else found.to_numpy())
+
+
+def status_codes(table: pa.Table) -> npt.NDArray[np.int8]:
+    """Return the status of every row as an index into `STATUSES`: shape (num_rows,), int8."""
+    found = pc.index_in(table.column("status"), value_set=pa.array(STATUSES, pa.large_string()))
+    return np.asarray(found.to_numpy()).astype(np.int8)
 
 
 def _lists(offsets: Int64Array, values: Int64Array) -> pa.LargeListArray:
@@ -238,7 +384,7 @@ def write_provenance(
     table: pa.Table,
     windows: tuple[Int64Array, Int64Array] | None,
     metadata: Mapping[str, str],
-    statuses: Sequence[str] | None = None,
+    statuses: npt.NDArray[np.int8] | None = None,
 ) -> None:
     """Write ``examples.parquet``.
 
@@ -247,14 +393,14 @@ def write_provenance(
         table: of `provenance_table` or `read_provenance`.
         windows: offsets (num_examples + 1,) and values, both int64: the windows of each example.
         metadata: key-value pairs of the file.
-        statuses: new statuses, where packing dropped examples.
+        statuses: shape (num_examples,), int8; new statuses, where packing dropped examples.
     """
     if windows is not None:
         at = table.schema.get_field_index("windows")
         table = table.set_column(at, _PROVENANCE.field("windows"), _lists(*windows))
     if statuses is not None:
         at = table.schema.get_field_index("status")
-        table = table.set_column(at, _PROVENANCE.field("status"), pa.array(statuses, pa.large_string()))
+        table = table.set_column(at, _PROVENANCE.field("status"), _names(statuses, STATUSES))
     table = table.cast(_PROVENANCE.with_metadata(dict(metadata)))
     with open_native(path, "wb") as file:
         pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=1 << 20)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import dagpack_cli
-from dagpack_cli.errors import DamageError, MismatchError, UsageError
+from dagpack_cli.errors import DamageError, MismatchError, UsageError, shorten
 from dagpack_cli.storage import canonical_json
 
 __all__ = [
@@ -32,6 +32,9 @@ __all__ = [
     "fingerprint",
     "library_versions",
     "parse_options",
+    "refuse_links",
+    "seal_run",
+    "unseal_run",
 ]
 
 FORMAT_VERSION = 2
@@ -61,6 +64,11 @@ class IngestOptions:
     per_turn: bool = False
     system: str = ""  # the texts themselves: files may change or move
     tools: str = ""
+    # Of one file, stored where bad records are skipped and it is not the usual one: else it changes no result.
+    max_line_bytes: int | None = None
+    max_decompressed_bytes: int | None = None
+    max_ratio: int | None = None
+    max_depth: int | None = None
 
     def __post_init__(self) -> None:
         """Check what goes together."""
@@ -212,7 +220,7 @@ class Manifest:
         """
         try:
             value = json.loads(raw)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DamageError(str(where), f"not JSON ({error})", "a manifest", hint=_REBUILD) from None
         version = value.get("format_version") if isinstance(value, dict) else None
         if version != FORMAT_VERSION or isinstance(version, bool):
@@ -221,7 +229,7 @@ class Manifest:
             )
         _check_fields(cls, value, where)
         try:
-            return cls(
+            manifest = cls(
                 **value
                 | {
                     "ingest": parse_options(IngestOptions, value["ingest"], where),
@@ -231,8 +239,10 @@ class Manifest:
                     "files": [FileEntry(**entry) for entry in value["files"]],
                 }
             )
-        except TypeError as error:
+        except (TypeError, UsageError) as error:
             raise DamageError(str(where), str(error), "the fields dagpack writes", hint=_REBUILD) from None
+        _check_types(manifest, where)
+        return manifest
 
     @property
     def vocab_size(self) -> int:
@@ -263,6 +273,55 @@ def _check_fields(kind: type[Any], value: Mapping[str, Any], where: Path) -> Non
         raise DamageError(str(where), f"unknown field {unknown[0]}", "the fields dagpack writes", hint=_REBUILD)
 
 
+def _check_types(manifest: Manifest, where: Path) -> None:
+    """Raise unless what a manifest holds is of the kinds that dagpack writes, and names files below it only."""
+    for name in ("versions", "tokenizer", "ledger", "packing", "statistics"):
+        _expect(isinstance(getattr(manifest, name), dict), where, f"{name} is no object")
+    for name in ("fingerprint", "trie_fingerprint"):
+        _expect(isinstance(getattr(manifest, name), str), where, f"{name} is no text")
+    vocab_size, sha256 = (manifest.tokenizer.get(name) for name in ("vocab_size", "sha256"))
+    known = _is_number(vocab_size) and isinstance(sha256, str | None) and "virtual_root" in manifest.tokenizer
+    _expect(known, where, "the tokenizer has no identity")
+    ignored: Any = manifest.ignored
+    _expect(isinstance(ignored, list), where, "ignored is no list")
+    for pair in ignored:
+        both = isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
+        _expect(both, where, "an ignored file without its name and reason")
+    entries: list[Any] = [*manifest.inputs, *manifest.files]
+    for entry in entries:
+        whole = isinstance(entry.path, str) and _is_number(entry.size) and isinstance(entry.sha256, str)
+        _expect(whole, where, "a file without its path, size and sha256")
+    for file in manifest.files:
+        parts = file.path.split("/")
+        inside = not any(part in ("", ".", "..") for part in parts) and "\0" not in file.path
+        _expect(inside, where, f"a file at {shorten(file.path)}, which is not below it")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _expect(holds: bool, where: Path, found: str) -> None:
+    if not holds:
+        raise DamageError(str(where), found, "the fields dagpack writes", hint=_REBUILD)
+
+
+def refuse_links(path: Path, manifest: Manifest) -> None:
+    """Raise where a file of a generation is reached through a link: it may lead anywhere. One look a file.
+
+    Raises:
+        DamageError: dagpack makes no links in what it publishes.
+    """
+    seen = set()
+    for file in manifest.files:
+        at = path
+        for part in file.path.split("/"):
+            at /= part
+            if at not in seen and at.is_symlink():
+                raise DamageError(str(at), "a link", "what dagpack wrote: it makes none")
+            seen.add(at)
+
+
 def parse_options(kind: type[_Options], value: Any, where: Path) -> _Options:
     """Return stored options through their constructor.
 
@@ -274,6 +333,29 @@ def parse_options(kind: type[_Options], value: Any, where: Path) -> _Options:
     _check_fields(kind, value, where)
     values: dict[str, Any] = {name: tuple(entry) if isinstance(entry, list) else entry for name, entry in value.items()}
     return kind(**values)
+
+
+_SEAL = "sha256"
+
+
+def seal_run(run: Mapping[str, Any]) -> bytes:
+    """Return the bytes of ``run.json``, the record of a run, with a checksum of the rest in it.
+
+    Nothing but this file says how a build that read the same inputs went; the next build trusts what it
+    says of them.
+    """
+    sealed = {**run, _SEAL: fingerprint(dict(run))}
+    return json.dumps(sealed, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def unseal_run(raw: bytes) -> dict[str, Any] | None:
+    """Return the record of a run, None where a byte of it is not as it was written."""
+    try:
+        run = json.loads(raw)
+        sealed = isinstance(run, dict) and run.pop(_SEAL, None) is not None and seal_run(run) == raw
+    except (ValueError, RecursionError):
+        return None
+    return run if sealed else None
 
 
 def fingerprint(*parts: object) -> str:

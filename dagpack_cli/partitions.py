@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.sequences import Sequences
+
 __all__ = ["PARTITIONS", "assign_partitions"]
 
 PARTITIONS = ("train", "val")
@@ -15,8 +17,7 @@ Int64Array = npt.NDArray[np.int64]
 
 
 def assign_partitions(
-    tokens: npt.NDArray[np.int32],
-    offsets: Int64Array,
+    sequences: Sequences,
     runs: npt.NDArray[np.int32],
     run_offsets: Int64Array,
     groups: Sequence[str | None],
@@ -32,8 +33,7 @@ def assign_partitions(
     supervised, the whole example, so that duplicates stay together.
 
     Args:
-        tokens: shape (num_tokens,), int32.
-        offsets: shape (num_examples + 1,), int64.
+        sequences: the tokens of every example.
         runs: shape (num_runs, 2), int32; supervised ranges.
         run_offsets: shape (num_examples + 1,), int64.
         groups: the record's group of every example, or None.
@@ -48,17 +48,17 @@ def assign_partitions(
     if val_fraction == 0:
         return result
     limit = int(val_fraction * 2**64)
-    little = tokens.astype("<i4", copy=False)
     for example, group in enumerate(groups):
         if group is not None:
             key = b"group:" + group.encode("utf-8", "surrogatepass")
         else:
-            start, end = int(offsets[example]), int(offsets[example + 1])
+            tokens = sequences[example]
+            end = len(tokens)
             for low, high in runs[run_offsets[example] : run_offsets[example + 1]].tolist():
                 if high > first_target:
-                    end = start + low if low > first_target else end
+                    end = low if low > first_target else end
                     break
-            key = b"tokens:" + little[start:end].tobytes()
+            key = b"tokens:" + tokens[:end].astype("<i4", copy=False).tobytes()
         digest = hashlib.sha256(f"{seed}:".encode() + key).digest()
         result[example] = int.from_bytes(digest[:8], "big") < limit
     return result

@@ -8,33 +8,50 @@ same inputs, options and versions; what is published is the same bytes either wa
 
 from __future__ import annotations
 
-import errno
 import json
+import math
 import platform
+import re
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from dagpack_cli.errors import DamageError, MismatchError, NoInputError, UsageError
-from dagpack_cli.manifest import UNMERGED_LAYOUTS, IngestOptions, Manifest, PackOptions, TrieOptions
-from dagpack_cli.stages.dedup import TrieInfo, dedup_splits
-from dagpack_cli.stages.ingest import IngestPlan, identity_of, ingest_splits, plan_ingest
+from dagpack_cli.failpoints import step
+from dagpack_cli.locks import lock_output
+from dagpack_cli.manifest import (
+    UNMERGED_LAYOUTS,
+    IngestOptions,
+    Manifest,
+    PackOptions,
+    TrieOptions,
+    seal_run,
+    unseal_run,
+)
+from dagpack_cli.memory import default_memory
+from dagpack_cli.stages.cache import ReadSource, prune_cache
+from dagpack_cli.stages.dedup import TrieInfo, dedup_sources
+from dagpack_cli.stages.ingest import ingest_sources
+from dagpack_cli.stages.inputs import IngestPlan, identity_of, plan_ingest
 from dagpack_cli.stages.pack import pack_fingerprint, pack_trie
 from dagpack_cli.stages.preview import preview_packing
 from dagpack_cli.stages.receipts import Listener, SilentListener, read_receipt, write_receipt
 from dagpack_cli.storage import (
+    CACHE,
     STAGING,
     canonical_json,
-    lock_output,
+    is_full,
     open_current,
     publish,
     read_current,
+    remove_leftovers,
+    remove_replaced,
     sha256_file,
     write_atomic,
 )
@@ -55,6 +72,7 @@ __all__ = [
 
 _SPEC = "spec.json"
 _NEXT = "next.json"
+_STAGE = re.compile(r"[\w-]+(/[\w-]+)?")  # a folder of the staging area, or one in such a folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +103,9 @@ class Execution:
         engine: ``numpy`` or ``numba`` for the loops of the trie and the packer; ``auto`` by size.
         rehash: read every input again, even where size, times and inode are those of the last build.
         keep: generations that stay, the new one included.
+        wait: seconds to wait at most while another build holds the lock.
+        cache: whether what has been read stays for the next build.
+        memory: bytes that a build may hold; None is half of what the machine has.
         listener: hears progress and notes.
     """
 
@@ -92,6 +113,9 @@ class Execution:
     engine: Engine = "auto"
     rehash: bool = False
     keep: int = 2
+    wait: float = 0.0
+    memory: int | None = None
+    cache: bool = True
     listener: Listener = field(default_factory=SilentListener)
 
     def __post_init__(self) -> None:
@@ -100,6 +124,8 @@ class Execution:
             raise UsageError("--workers", str(self.workers), "at least 1")
         if self.keep < 1:
             raise UsageError("--keep", str(self.keep), "at least 1")
+        if not 0 <= self.wait < math.inf:
+            raise UsageError("--wait", str(self.wait), "a number of seconds, at least 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +174,22 @@ def build(
     """
     started = time.time()
     _check_corpus(corpus, out)
-    with lock_output(out), _giving_space_back(out):
+    with _locked(out, execution):
         plan = _plan(corpus, out, tokenizer, ingest_options, execution)
         if (current := _unchanged(out, plan, trie_options, pack_options, execution)) is not None:
             _clear_staging(out)
+            _note_held(remove_leftovers(out, execution.keep), execution)
             return current
         _clear_staging(out, keep=plan.fingerprint[:12])  # what other inputs or options left is in nobody's way
         staged = _ingest(plan, out, execution)
-        trie = dedup_splits(
+        trie = dedup_sources(
             staged,
             _read_spec(staged),
-            _split_receipts(staged),
+            _read_sources(out, staged),
             trie_options,
             engine=execution.engine,
+            memory=execution.memory or default_memory(),
+            workers=execution.workers,
             listener=execution.listener,
         )
         return _pack_staged(trie, out, out, pack_options, execution, started)
@@ -171,7 +200,7 @@ def ingest(
 ) -> Path:
     """Read and tokenise a corpus into the staging area of an output; return the staged folder."""
     _check_corpus(corpus, out)
-    with lock_output(out):
+    with _locked(out, execution):
         staged = _ingest(_plan(corpus, out, tokenizer, ingest_options, execution), out, execution)
         _point(out, staged)
         return staged
@@ -186,17 +215,19 @@ def dedup(out: Path, *, trie_options: TrieOptions, execution: Execution) -> Path
     hint = f"dagpack ingest CORPUS {out}, then this again"
     if not out.is_dir():
         raise NoInputError(str(out), "no such directory", "a finished ingest", hint=hint)
-    with lock_output(out):
+    with _locked(out, execution):
         pointed = _pointed(out)
         if pointed is None:
             raise NoInputError(str(out), "nothing ingested", "a finished ingest", hint=hint)
         staged = pointed if (pointed / _SPEC).is_file() else pointed.parent
-        trie = dedup_splits(
+        trie = dedup_sources(
             staged,
             _read_spec(staged),
-            _split_receipts(staged),
+            _read_sources(out, staged),
             trie_options,
             engine=execution.engine,
+            memory=execution.memory or default_memory(),
+            workers=execution.workers,
             listener=execution.listener,
         )
         _point(out, trie)
@@ -211,11 +242,26 @@ def plan(
     trie_options: TrieOptions,
     pack_options: Sequence[PackOptions],
     execution: Execution,
-) -> list[dict[str, Any]]:
+    min_shared: Sequence[int] = (),
+) -> list[tuple[int, PackOptions, dict[str, Any]]]:
     """Return what packing a corpus, or the trie of an output, would cost with each of several options.
 
     Nothing is written beside a temporary folder for a corpus. Of an output, the options of its
-    ingest and its trie are its own: others are refused.
+    ingest and its trie are its own: others are refused, but for a larger ``min_shared``, which the trie
+    tells as exactly as if it had been merged with it.
+
+    Args:
+        source: a corpus or an output.
+        tokenizer: of a corpus, as are the two that follow.
+        ingest_options: likewise.
+        trie_options: likewise.
+        pack_options: each is planned.
+        execution: of the plan.
+        min_shared: each is planned with every one of ``pack_options``, instead of that of
+            ``trie_options``; where it is empty, of an output its own.
+
+    Returns:
+        (min_shared, options, facts of every partition), for each of ``pack_options`` one min_shared after the other.
 
     Raises:
         DagpackError: as for a build.
@@ -223,26 +269,64 @@ def plan(
     if read_current(source) is not None:
         with open_current(source) as generation:
             manifest = Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
-            own = (
-                tokenizer == TokenizerChoice()
-                and ingest_options in (IngestOptions(), manifest.ingest)
-                and trie_options in (TrieOptions(), manifest.trie)
-            )
-            if not own:
-                raise UsageError(
-                    str(source),
-                    "is an output, which has been read and merged with options of its own",
-                    "only lengths, --on-long, --prune and --polish can be chosen for it",
-                    hint="leave the other options out, or give the corpus",
-                )
+            _check_own(source, manifest, tokenizer, ingest_options, trie_options)
             info = TrieInfo.from_manifest(manifest)
-            return [preview_packing(generation.path, info, options, execution.engine) for options in pack_options]
+            numbers = min_shared or [manifest.trie.min_shared]
+            _check_derivable(source, manifest.trie, numbers)
+            return _previews(generation.path, info, numbers, pack_options, execution)
+    numbers = min_shared or [trie_options.min_shared]
+    fewest = min((replace(trie_options, min_shared=number) for number in numbers), key=lambda one: one.min_shared)
     with TemporaryDirectory(prefix="dagpack-plan-") as folder:
         out = Path(folder) / "out"
         ingest(source, out, tokenizer=tokenizer, ingest_options=ingest_options, execution=execution)
-        trie = dedup(out, trie_options=trie_options, execution=execution)
+        trie = dedup(out, trie_options=fewest, execution=execution)
         info = TrieInfo.from_receipt(read_receipt(trie) or {}, trie)
-        return [preview_packing(trie, info, options, execution.engine) for options in pack_options]
+        return _previews(trie, info, numbers, pack_options, execution)
+
+
+def _check_own(
+    source: Path, manifest: Manifest, tokenizer: TokenizerChoice, ingest: IngestOptions, trie: TrieOptions
+) -> None:
+    """Raise where a plan of an output is asked for with another reading or merging than its own."""
+    own = (
+        tokenizer == TokenizerChoice()
+        and ingest in (IngestOptions(), manifest.ingest)
+        and trie in (TrieOptions(), manifest.trie, replace(manifest.trie, min_shared=1))
+    )
+    if not own:
+        raise UsageError(
+            str(source),
+            "is an output, which has been read and merged with options of its own",
+            "only lengths, --on-long, --prune, --polish and a larger --min-shared can be chosen for it",
+            hint="leave the other options out, or give the corpus",
+        )
+
+
+def _check_derivable(source: Path, merged: TrieOptions, numbers: Sequence[int]) -> None:
+    """Raise where a trie does not tell what it would be with one of several ``--min-shared``."""
+    for number in numbers:
+        replace(merged, min_shared=number)  # refuses what is no number of tokens, and any under --merge state
+        if number < merged.min_shared:
+            raise UsageError(
+                "--min-shared",
+                f"{number:,}, but {source} was merged with {merged.min_shared:,}, and what it left apart is not joined",
+                f"at least {merged.min_shared:,}",
+                hint="give the corpus, of which any N can be planned",
+            )
+
+
+def _previews(
+    trie: Path,
+    info: TrieInfo,
+    numbers: Sequence[int],
+    pack_options: Sequence[PackOptions],
+    execution: Execution,
+) -> list[tuple[int, PackOptions, dict[str, Any]]]:
+    return [
+        (number, options, preview_packing(trie, info, options, execution.engine, min_shared=number))
+        for options in pack_options
+        for number in numbers
+    ]
 
 
 def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, execution: Execution) -> BuildResult:
@@ -258,12 +342,15 @@ def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, executio
         NoInputError: there is no trie in ``out``.
     """
     started = time.time()
-    target = out if new_out is None else new_out
+    target = out if new_out is None or (new_out.exists() and out.exists() and new_out.samefile(out)) else new_out
     if not out.is_dir():
         raise NoInputError(
             str(out), "no such directory", "a directory written by dagpack", hint="dagpack build CORPUS OUT"
         )
-    with lock_output(target):
+    with ExitStack() as locks:
+        locks.enter_context(_locked(target, execution))
+        if target != out and _staged_trie(out) is not None:
+            locks.enter_context(_locked(out, execution))  # or a build there would clear the trie away
         staged = _staged_trie(out)
         if staged is not None:
             return _pack_staged(staged, out, target, pack_options, execution, started)
@@ -272,6 +359,7 @@ def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, executio
             info = TrieInfo.from_manifest(manifest)
             identity, _ = pack_fingerprint(info, pack_options)
             if (same := _published(target, identity, execution)) is not None:
+                _note_held(remove_leftovers(target, execution.keep), execution)
                 return same
             _check_trie(generation.path, manifest)
             work = target / STAGING / f"pack-{identity[:12]}"
@@ -305,9 +393,11 @@ def _pointed(out: Path) -> Path | None:
     """Return the stage finished last by a command of its own, None where there is none."""
     try:
         name = json.loads((out / STAGING / _NEXT).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
-    stage = out / STAGING / str(name)
+    if not isinstance(name, str) or not _STAGE.fullmatch(name):
+        return None
+    stage = out / STAGING / name
     return stage if read_receipt(stage) is not None else None
 
 
@@ -315,19 +405,34 @@ def _clear_staging(out: Path, keep: str = "") -> None:
     """Remove unfinished work, but what a command of its own left for the next one, and ``keep``."""
     pointed = _pointed(out)
     for path in (out / STAGING).glob("*"):
-        if path.is_dir() and path.name != keep and (pointed is None or not pointed.is_relative_to(path)):
-            shutil.rmtree(path, ignore_errors=True)
+        if not path.is_dir() or path.name == keep:
+            continue
+        mine = pointed is not None and pointed.is_relative_to(path)
+        for unfinished in (*path.glob("*.partial"), *path.glob("pack-*")) if mine else (path,):
+            with step("staging-remove"):
+                shutil.rmtree(unfinished, ignore_errors=True)
+    for partial in (out / STAGING).glob(".*.partial"):  # of a pointer that was never finished
+        partial.unlink(missing_ok=True)
 
 
 @contextmanager
-def _giving_space_back(out: Path) -> Iterator[None]:
-    """Where the disk is full, remove the unfinished work that filled it, so that others can go on."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            _clear_staging(out)
-        raise
+def _locked(out: Path, execution: Execution) -> Iterator[None]:
+    """Hold the lock; where the disk is full, remove the unfinished work that filled it, so that others can go on."""
+    with lock_output(out, wait=execution.wait, tell=execution.listener.note):
+        cached = set((out / CACHE).glob("*"))
+        try:
+            yield
+        except OSError as error:
+            if is_full(error):
+                _clear_staging(out)
+                for path in set((out / CACHE).glob("*")) - cached:
+                    shutil.rmtree(path, ignore_errors=True)
+            raise
+
+
+def _note_held(names: Sequence[str], execution: Execution) -> None:
+    for name in names:
+        execution.listener.note(f"generation {name} stays: it is being read")
 
 
 def _check_corpus(corpus: Path, out: Path) -> None:
@@ -369,10 +474,9 @@ def _known_inputs(corpus: Path, out: Path) -> Mapping[str, Sequence[Any]]:
 def _read_run(generation: Path) -> dict[str, Any]:
     """Return ``run.json`` of a generation; nothing where it is missing or damaged: no result depends on it."""
     try:
-        run = json.loads((generation / "run.json").read_bytes())
-    except (OSError, ValueError):
+        return unseal_run((generation / "run.json").read_bytes()) or {}
+    except OSError:
         return {}
-    return run if isinstance(run, dict) else {}
 
 
 @contextmanager
@@ -439,7 +543,7 @@ def _same_tokenizer(manifest: Manifest, plan: IngestPlan) -> bool:
 
 def _ingest(plan: IngestPlan, out: Path, execution: Execution) -> Path:
     staged = out / STAGING / plan.fingerprint[:12]
-    if read_receipt(staged) is None:
+    if read_receipt(staged) is None or not all(source.directory.is_dir() for source in _read_sources(out, staged)):
         staged.mkdir(parents=True, exist_ok=True)
         inputs = {
             source.name: [*identity_of(source), entry.sha256]
@@ -456,12 +560,13 @@ def _ingest(plan: IngestPlan, out: Path, execution: Execution) -> Path:
             "inputs": [asdict(entry) for entry in plan.inputs],
             "ignored": plan.ignored,
             "skipped": plan.skipped,
-            "splits": plan.splits,
             "stats": inputs,
         }
-        (staged / _SPEC).write_bytes(canonical_json(spec))
-        receipts = ingest_splits(plan, staged, workers=execution.workers, listener=execution.listener)
-        write_receipt(staged, {"splits": receipts})
+        with step("spec-write"):
+            write_atomic(staged / _SPEC, canonical_json(spec))
+        sources = ingest_sources(plan, staged, out / CACHE, workers=execution.workers, listener=execution.listener)
+        listed = [[source.directory.name, dict(source.facts)] for source in sources]
+        write_receipt(staged, {"sources": listed})
     return staged
 
 
@@ -474,9 +579,10 @@ def _read_spec(staged: Path) -> dict[str, Any]:
     return spec
 
 
-def _split_receipts(staged: Path) -> list[dict[str, Any]]:
-    receipt = read_receipt(staged)
-    return [] if receipt is None else list(receipt["splits"])
+def _read_sources(out: Path, staged: Path) -> list[ReadSource]:
+    """Return the inputs of a finished ingest."""
+    listed = (read_receipt(staged) or {"sources": []})["sources"]
+    return [ReadSource(out / CACHE / name, facts) for name, facts in listed]
 
 
 def _pack_staged(
@@ -493,10 +599,19 @@ def _pack_staged(
         result = _publish(target, work, manifest, spec["stats"], spec["corpus"], execution, started)
     if target != out:
         return result
+    _keep_cache(out, _read_sources(out, trie.parent), trie.parent, execution)
     # What an earlier command left is older than what has just been published.
     (out / STAGING / _NEXT).unlink(missing_ok=True)
     _clear_staging(out)
     return result
+
+
+def _keep_cache(out: Path, used: Sequence[ReadSource], work: Path, execution: Execution) -> None:
+    """Keep what the next build can use of what has been read, and nothing else."""
+    if execution.cache:
+        prune_cache(out / CACHE, used, work)
+    else:
+        shutil.rmtree(out / CACHE, ignore_errors=True)
 
 
 def _published(out: Path, identity: str, execution: Execution) -> BuildResult | None:
@@ -518,6 +633,7 @@ def _write(
         work,
         link=link,
         engine=execution.engine,
+        memory=execution.memory or default_memory(),
         workers=execution.workers,
         listener=execution.listener,
     )
@@ -545,8 +661,8 @@ def _publish(
         "workers": execution.workers,
         "manifest_sha256": sha256_file(work / "manifest.json"),
     }
-    (work / "run.json").write_bytes(json.dumps(run, indent=1, sort_keys=True).encode() + b"\n")
+    with step("run-write"):
+        (work / "run.json").write_bytes(seal_run(run))
     path, held = publish(out, work, manifest.fingerprint, keep=execution.keep)
-    for name in held:
-        execution.listener.note(f"generation {name} stays: it is being read")
+    _note_held([*held, *remove_replaced(path)], execution)
     return BuildResult(path, manifest, False)

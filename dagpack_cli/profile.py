@@ -90,7 +90,6 @@ def trie_profile(trie: Trie, decode: Callable[[list[int]], str], *, num_prefixes
             }
         )
     return {
-        "min_shared": min_shared_costs(trie),
         "tokens": len(trie.tokens),
         "rows": trie.num_rows,
         "nodes": trie.num_nodes,
@@ -104,7 +103,7 @@ def trie_profile(trie: Trie, decode: Callable[[list[int]], str], *, num_prefixes
     }
 
 
-def min_shared_costs(trie: Trie, thresholds: Sequence[int] = (1, 8, 32, 128, 512)) -> list[list[int]]:
+def min_shared_costs(trie: Trie, thresholds: Sequence[int]) -> list[list[int]]:
     """Return ``[N, trees, rows, attention edges]`` if shared prefixes of fewer than N tokens were not merged.
 
     Where the path ends at depth D with k continuations, or k - 1 and examples that end there, an N
@@ -146,7 +145,6 @@ def rows_also_in(trie: Trie, other: Trie) -> int:
     keys = keys[order]
     # Where each node's end stands in the other trie: (node, tokens of its run matched), or nothing.
     places: list[tuple[int, int] | None] = [None] * trie.num_nodes
-    trained = np.concatenate(([0], np.cumsum(trie.weights != 0)))
     total = 0
     node = 0
     while node < trie.num_nodes:
@@ -154,7 +152,7 @@ def rows_also_in(trie: Trie, other: Trie) -> int:
         place = places[parent] if parent >= 0 else (-1, 0)
         start, end = int(trie.offsets[node]), int(trie.offsets[node + 1])
         matched, place = _match(trie.tokens[start:end], place, other, keys, order)
-        total += int(trained[start + matched] - trained[start])
+        total += int(np.count_nonzero(trie.weights[start : start + matched]))
         if matched < end - start:
             node = int(trie.subtree_ends[node])
             continue

@@ -120,24 +120,27 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def describe_plan(plans: Sequence[tuple[PackOptions, dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Return what `plan` knows as JSON values: one entry a length."""
+def describe_plan(plans: Sequence[tuple[int, PackOptions, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return what `plan` knows as JSON values: one entry a length and --min-shared."""
     return [
         {
             "seq_len": options.seq_len,
             "window_len": options.capacity,
+            "min_shared": number,
             "partitions": {part: _ratios(facts, options.capacity) for part, facts in found.items()},
         }
-        for options, found in plans
+        for number, options, found in plans
     ]
 
 
-def format_plan(plans: Sequence[tuple[PackOptions, dict[str, Any]]]) -> str:
+def format_plan(plans: Sequence[tuple[int, PackOptions, dict[str, Any]]]) -> str:
     """Return the tables that `plan` prints: one of the packing, and one of each kind of saving."""
     described = describe_plan(plans)
+    several = len({entry["min_shared"] for entry in described}) > 1
+    names = ["windows", "bound", "ratio", "rows/bound", "attention/bound", "unavoidable replay", "fill"]
     lines: list[str] = []
     for part in described[0]["partitions"] if described else ():
-        table = [[part, "windows", "bound", "ratio", "rows/bound", "attention/bound", "unavoidable replay", "fill"]]
+        table = [[part, *(["--min-shared", "rows"] if several else []), *names]]
         for entry in described:
             facts = entry["partitions"][part]
             ratios = ("windows_over_bound", "rows_over_bound", "attention_over_bound", "unavoidable_replay")
@@ -145,6 +148,7 @@ def format_plan(plans: Sequence[tuple[PackOptions, dict[str, Any]]]) -> str:
             table.append(
                 [
                     f"{entry['window_len']:,}",
+                    *([f"{entry['min_shared']:,}", f"{facts['rows']:,}"] if several else []),
                     *counts,
                     *(f"{facts[name]:.4f}" for name in ratios),
                     f"{facts['fill']:.1%}",
@@ -152,12 +156,18 @@ def format_plan(plans: Sequence[tuple[PackOptions, dict[str, Any]]]) -> str:
             )
         lines += [*([""] if lines else []), *_aligned(table)]
         for unit in _UNITS:
-            lines += ["", *_plan_savings(described, part, unit)]
+            lines += ["", *_plan_savings(described, part, unit, several=several)]
     return "\n".join(lines)
 
 
-def _plan_savings(described: list[dict[str, Any]], part: str, unit: str) -> list[str]:
-    savings = [(f"{entry['window_len']:,}", entry["partitions"][part]["savings"]) for entry in described]
+def _plan_savings(described: list[dict[str, Any]], part: str, unit: str, *, several: bool) -> list[str]:
+    savings = [
+        (
+            f"{entry['window_len']:,}" + (f", N {entry['min_shared']:,}" if several else ""),
+            entry["partitions"][part]["savings"],
+        )
+        for entry in described
+    ]
     names = [name for name in _BASELINES if any(name in found for _, found in savings)]
     table = [
         [f"fewer {unit.replace('_', ' ').replace('blocks', '128-blocks')}, against", *(size for size, _ in savings)]
@@ -186,7 +196,8 @@ def format_stats(manifest: Manifest, name: str) -> str:
         f"tokenizer    {tokenizer['kind']}, {tokenizer['vocab_size']:,} ids, sha256 {str(tokenizer['sha256'])[:12]}",
         *_template_lines(manifest),
         f"read         {reading['files']:,} files, {reading['records']:,} records; "
-        f"{reading['bad_records']:,} bad records, {reading['ignored_files']:,} files ignored",
+        f"{reading['bad_records']:,} bad records, {reading['ignored_files']:,} files ignored"
+        + (f", {reading['unfinished']:,} still being written" if reading.get("unfinished") else ""),
         *_reading_lines(reading),
         *(f"             ignored {file}: {reason}" for file, reason in manifest.ignored[:20]),
         *(f"             skipped {where}: {reason}" for where, reason in reading["bad"]),
@@ -281,6 +292,7 @@ def _partition_lines(manifest: Manifest, part: str) -> list[str]:
     ]
     lines = [
         *_aligned(table),
+        *(["the bound on windows is the covering bound: prices of leaves"] if bound.get("covering_windows") else []),
         f"fill {facts['fill']:.2%} of {facts['cells']:,} cells; {facts['distinct_rows']:,} distinct rows stand for "
         f"{facts['pairs']:,} pairs, {facts['supervised_pairs']:,} supervised",
         f"unavoidable replay {facts['unavoidable_replay']:.4f} (bound on rows / distinct rows), whatever the packer",
@@ -292,6 +304,8 @@ def _partition_lines(manifest: Manifest, part: str) -> list[str]:
         lines.append(
             "the walk closes windows by rows: a leaf cut in two is replayed, so it can cost more than it saves"
         )
+    if estimates := facts.get("min_shared"):
+        lines += ["", *_min_shared_lines(estimates)]
     lines += ["", *_trie_lines(trie)]
     if "supervised_rows_also_in_train" in trie:
         lines.append(_leak(trie))
@@ -307,6 +321,30 @@ def _saving_lines(facts: dict[str, Any]) -> list[str]:
     return _aligned(table)
 
 
+def _min_shared_lines(estimates: list[dict[str, Any]]) -> list[str]:
+    """Return the table of what several --min-shared would give; the first is the build's own."""
+    alone = ("trees", "rows", "attention_edges")
+    table = [["--min-shared", "trees", "trie rows", "trie edges", *(unit.replace("_", " ") for unit in _UNITS)]]
+    table[0][-1] = "128-blocks"
+    for entry in estimates:
+        packed = entry["packed"] or {}
+        table.append(
+            [
+                f"{entry['min_shared']:,}",
+                *(f"{entry['trie'][unit]:,}" for unit in alone),
+                *(f"{packed[unit]:,}" if packed else "-" for unit in _UNITS),
+            ]
+        )
+    lines = [
+        *_aligned(table),
+        "trees, trie rows and edges are exact, before packing; the rest is an estimate by one cheap rule, bottom-up "
+        "best fit alone, for every N, the build's own (the first) too; dagpack plan --min-shared packs in earnest",
+    ]
+    if not all(entry["packed"] for entry in estimates):
+        lines.append("-: not estimated, the trie is too large for a glance")
+    return lines
+
+
 def _trie_lines(trie: dict[str, Any]) -> list[str]:
     lines = [
         f"trie         {_count(trie['tokens'], 'token')} in {_count(trie['nodes'], 'node')}; "
@@ -317,10 +355,6 @@ def _trie_lines(trie: dict[str, Any]) -> list[str]:
         table = [["depth from", "rows", "pairs", "pairs/row"]]
         for low, rows, pairs in trie["depth_histogram"]:
             table.append([f"{low:,}", f"{rows:,}", f"{pairs:,}", f"{_ratio(pairs, rows):.2f}"])
-        lines += _aligned(table)
-    if trie["min_shared"]:
-        table = [["--min-shared", "trees", "rows", "attention edges"]]
-        table += [[f"{number:,}" for number in entry] for entry in trie["min_shared"]]
         lines += _aligned(table)
     if trie["shared_prefixes"]:
         lines.append("largest shared prefixes (tokens saved = (examples - 1) x run)")

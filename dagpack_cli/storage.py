@@ -1,9 +1,12 @@
-"""Atomic files, checksums, the lock and the generations of an output directory.
+"""Atomic files, checksums and the generations of an output directory.
 
 A generation is one complete, immutable build. It is written beside the others, synced, renamed into
 ``generations/`` and named by ``CURRENT``, which is replaced last and atomically: a reader sees the
 previous build or the new one, never a mixture. A reader holds a shared ``flock`` on its generation,
-so that a later build leaves it in place; the writer holds an exclusive one on ``LOCK``.
+so that a later build leaves it in place; the writer holds an exclusive one on ``LOCK`` (see `locks`).
+
+Tests kill a build, or fail it, before and after each step of this protocol: ``DAGPACK_FAILPOINT``, as
+`failpoints` describes it. Without that variable nothing of the kind is there.
 """
 
 from __future__ import annotations
@@ -15,14 +18,12 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from dagpack_cli.errors import (
-    BusyError,
     DagpackError,
     DamageError,
     DiskError,
@@ -30,22 +31,34 @@ from dagpack_cli.errors import (
     OutputError,
     PermissionDeniedError,
 )
+from dagpack_cli.failpoints import step
 
 __all__ = [
     "Generation",
     "canonical_json",
+    "current_of",
+    "is_full",
     "is_output",
-    "lock_output",
     "open_current",
+    "parse_current",
     "publish",
     "read_current",
+    "remove_leftovers",
+    "remove_replaced",
     "sha256_file",
     "sync_tree",
     "translate_os_error",
     "write_atomic",
 ]
 
-CURRENT, LOCK, GENERATIONS, STAGING, MANIFEST = "CURRENT", "LOCK", "generations", ".staging", "manifest.json"
+CURRENT, LOCK, GENERATIONS, STAGING, CACHE, MANIFEST = (
+    "CURRENT",
+    "LOCK",
+    "generations",
+    ".staging",
+    "cache",
+    "manifest.json",
+)
 
 
 def canonical_json(value: object) -> bytes:
@@ -60,40 +73,66 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _number_of(error: OSError) -> int | None:
+    """Return the errno of an error; libraries may tell it in the text alone."""
+    if error.errno is not None:
+        return error.errno
+    found = re.search(r"\berrno (\d+)", str(error), re.IGNORECASE)
+    if found is not None:
+        return int(found[1])
+    numbers = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES)
+    return next((number for number in numbers if os.strerror(number).lower() in str(error).lower()), None)
+
+
+def is_full(error: OSError) -> bool:
+    """Tell whether an error says that the disk, or the user's share of it, is full."""
+    return _number_of(error) in (errno.ENOSPC, errno.EDQUOT)
+
+
 def translate_os_error(error: OSError) -> DagpackError:
     """Return the kind of failure an `OSError` is for the user: permission, full disk or I/O."""
     where = os.fsdecode(error.filename) if error.filename is not None else "file system"
-    reason = (error.strerror or str(error)).lower()
-    if error.errno in (errno.EACCES, errno.EPERM):
+    number = _number_of(error)
+    reason = (str(error) if number is None else os.strerror(number)).lower()
+    if number in (errno.EACCES, errno.EPERM):
         return PermissionDeniedError(where, reason, "access to it", hint=f"check the owner and mode: ls -ld {where}")
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if number in (errno.ENOSPC, errno.EDQUOT):
         return DiskError(where, reason, "room for the build", hint="free some space and run the same command again")
-    if error.errno in (errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
+    if number in (errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
         return OutputError(where, reason, "a directory that can be written", hint="choose another output directory")
     return DiskError(where, reason, hint="check the disk and run the same command again")
 
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: written beside it, synced, renamed; nobody sees half a file."""
-    partial = path.with_name(f".{path.name}.partial")
+    partial = _partial(path)
     try:
         with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError:
+            with step("atomic-write"):
+                file.write(data)
+                file.flush()
+            with step("atomic-sync"):
+                os.fsync(file.fileno())
+        with step("atomic-rename"):
+            partial.replace(path)
+    except OSError as error:
+        error.filename = error.filename or str(path)  # a write that failed does not know its file
         with suppress(OSError):
             partial.unlink()
         raise
     sync_directory(path.parent)
 
 
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.partial")
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(descriptor)
+        with step("directory-sync"):
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -104,42 +143,14 @@ def sync_tree(path: Path) -> None:
         for name in names:
             descriptor = os.open(Path(root, name), os.O_RDONLY)
             try:
-                os.fsync(descriptor)
+                with step("file-sync"):
+                    os.fsync(descriptor)
             finally:
                 os.close(descriptor)
         sync_directory(Path(root))
 
 
 _NAME = re.compile(r"\d{6}-[0-9a-f]{12}")  # nothing else below generations/ is ours
-
-
-@contextmanager
-def lock_output(out: Path) -> Iterator[None]:
-    """Hold the exclusive lock of an output directory, creating both; the lock file is never unlinked.
-
-    Raises:
-        BusyError: another process holds it.
-        OutputError: ``out`` cannot be a directory.
-    """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise OutputError(str(out), "not a directory", "a directory, or a new name for one") from None
-    except FileNotFoundError:  # a file system in which nothing can be made
-        raise OutputError(str(out), "cannot be created", "a directory that can be written") from None
-    with (out / LOCK).open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BusyError(
-                str(out), "another build holds the lock", "one build at a time", hint="try again when it has ended"
-            ) from None
-        try:
-            yield
-        except OSError as error:
-            if error.filename is None:
-                error.filename = str(out)  # a write that failed does not know its file
-            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +193,23 @@ def read_current(out: Path) -> tuple[str, str] | None:
         raw = (out / CURRENT).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    return parse_current(raw, str(out / CURRENT))
+
+
+def parse_current(raw: bytes, where: str) -> tuple[str, str]:
+    """Return (generation name, manifest SHA-256) as a CURRENT says it.
+
+    Raises:
+        DamageError: it is not what dagpack writes.
+    """
     try:
         value = json.loads(raw)
         name, digest = value["generation"], value["manifest_sha256"]
-        valid = isinstance(name, str) and isinstance(digest, str) and Path(name).name == name and len(digest) == 64
-    except (ValueError, KeyError, TypeError):
+        valid = isinstance(name, str) and isinstance(digest, str) and bool(_NAME.fullmatch(name)) and len(digest) == 64
+    except (ValueError, KeyError, TypeError, RecursionError):
         valid = False
     if not valid:
-        raise DamageError(str(out / CURRENT), "not a pointer to a generation", "JSON written by dagpack")
+        raise DamageError(where, "not a pointer to a generation", "JSON written by dagpack")
     return name, digest
 
 
@@ -209,6 +229,9 @@ def open_current(out: Path) -> Generation:
             raise NoInputError(str(out), found, "a directory written by dagpack", hint="dagpack build CORPUS OUT")
         name, digest = current
         path = out / GENERATIONS / name
+        for own in (path, path / MANIFEST):
+            if own.is_symlink():
+                raise DamageError(str(own), "a link", "what dagpack wrote: it makes none")
         try:
             guard = (path / MANIFEST).open("rb")
         except FileNotFoundError:
@@ -250,18 +273,52 @@ def publish(out: Path, staged: Path, fingerprint: str, *, keep: int = 2) -> tupl
     # A build that ended between its rename and CURRENT left a complete generation that nobody read.
     orphans = [path for path in existing if current and path.name > current]
     path = generations / f"{int(existing[-1].name[:6]) + 1 if existing else 1:06d}-{fingerprint[:12]}"
-    if existing and existing[-1].name != current and _same_manifest(existing[-1], staged):
-        path = existing[-1]
-        shutil.rmtree(staged)
-    else:
-        staged.rename(path)
-    sync_directory(generations)
-    digest = sha256_file(path / MANIFEST)
-    write_atomic(out / CURRENT, canonical_json({"generation": path.name, "manifest_sha256": digest}) + b"\n")
+    try:
+        if existing and existing[-1].name != current and _same_manifest(existing[-1], staged):
+            path = existing[-1]
+            shutil.rmtree(staged)
+        else:
+            with step("generation-rename"):
+                staged.rename(path)
+        sync_directory(generations)
+        _point_to(out, path)
+    except OSError as error:
+        if is_full(error) and _current_name(out) != path.name:
+            _remove(path)  # its space is needed, and nobody has seen it
+        raise
     for orphan in orphans:
         if orphan != path:
-            shutil.rmtree(orphan, ignore_errors=True)
+            _remove(orphan)
     return path, _remove_old(generations, path.name, keep)
+
+
+def _point_to(out: Path, path: Path) -> None:
+    """Make a generation the current one."""
+    with step("current-write"):
+        write_atomic(out / CURRENT, current_of(path.name, sha256_file(path / MANIFEST)))
+
+
+def current_of(name: str, manifest_sha256: str) -> bytes:
+    """Return the bytes of a CURRENT that names a generation."""
+    return canonical_json({"generation": name, "manifest_sha256": manifest_sha256}) + b"\n"
+
+
+def remove_leftovers(out: Path, keep: int) -> list[str]:
+    """Remove what killed builds left beside the current generation, which stays, and all but ``keep`` generations.
+
+    Without a CURRENT that can be read nothing is removed.
+
+    Returns:
+        the names of old generations left because a reader holds them.
+    """
+    current = _current_name(out)
+    if not current:
+        return []
+    _partial(out / CURRENT).unlink(missing_ok=True)
+    for path in _generation_paths(out / GENERATIONS):
+        if path.name > current:
+            _remove(path)
+    return _remove_old(out / GENERATIONS, current, keep)
 
 
 def _current_name(out: Path) -> str:
@@ -286,18 +343,41 @@ def _generation_paths(generations: Path) -> list[Path]:
 
 
 def _remove_old(generations: Path, current: str, keep: int) -> list[str]:
+    old = [path for path in _generation_paths(generations)[: -max(keep, 1)] if path.name != current]
+    return _remove_unread(old)
+
+
+def remove_replaced(generation: Path) -> list[str]:
+    """Remove generations before a new one that would be the same bytes: it was made because they are damaged.
+
+    Returns:
+        the names of those left because a reader holds them.
+    """
+    paths = _generation_paths(generation.parent)
+    return _remove_unread(
+        [path for path in paths if path.name < generation.name and path.name[6:] == generation.name[6:]]
+    )
+
+
+def _remove_unread(paths: list[Path]) -> list[str]:
+    """Remove generations but those that a reader holds; return the names of these."""
     held = []
-    for path in _generation_paths(generations)[: -max(keep, 1)]:
-        if path.name == current:
-            continue
+    for path in paths:
         try:
             with (path / MANIFEST).open("rb") as guard:
                 fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                (path / MANIFEST).unlink()  # first: what has none is nobody's
+                with step("old-unlink"):
+                    (path / MANIFEST).unlink()  # first: what has none is nobody's
         except FileNotFoundError:  # a removal that was interrupted
             pass
         except OSError:
             held.append(path.name)
             continue
-        shutil.rmtree(path, ignore_errors=True)  # the new build is published, whatever stays of an old one
+        _remove(path)
     return held
+
+
+def _remove(path: Path) -> None:
+    """Remove a generation that nobody reads; whatever stays of it, the current one is published."""
+    with suppress(OSError), step("old-remove"):
+        shutil.rmtree(path, ignore_errors=True)

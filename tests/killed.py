@@ -53,7 +53,7 @@ def _build(corpus: Path, out: Path) -> None:
         tokenizer=TokenizerChoice(),
         ingest_options=IngestOptions(),
         trie_options=TrieOptions(val_fraction=0.3),
-        pack_options=PackOptions(seq_len=64, on_long="split"),
+        pack_options=PackOptions(seq_len=64, on_long="split", polish=0),
         execution=Execution(),
     )
 

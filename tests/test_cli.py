@@ -238,7 +238,7 @@ def test_skip_leaves_out_a_damaged_file(tmp_path: Path) -> None:
     """A file that cannot be opened as what it is counts as one bad record; its neighbours are built."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
-    (corpus / "bad.jsonl.gz").write_bytes((BROKEN / "truncated.jsonl.gz").read_bytes())
+    (corpus / "bad.jsonl.gz").write_bytes((BROKEN / "checksum.jsonl.gz").read_bytes())
     (corpus / "good.jsonl").write_text('{"text": "good"}\n')
     assert run("build", corpus, tmp_path / "out").code == 65
     ran = run("build", corpus, tmp_path / "out", "--on-error", "skip")

@@ -107,7 +107,7 @@ def test_plan_says_what_a_build_gives(seq_len: int, tmp_path: Path) -> None:
 def test_plan_of_an_output_takes_no_other_reading(tmp_path: Path) -> None:
     """What an output was read and merged with is its own: another option is refused, not passed over."""
     assert run("build", FIXTURES / "tiny" / "chat", tmp_path / "out").code == 0
-    for option in (("--min-shared", "8"), ("--per-turn",), ("--tokenizer", "bytes")):
+    for option in (("--val-fraction", "0.5"), ("--per-turn",), ("--tokenizer", "bytes")):
         ran = run("plan", tmp_path / "out", *option)
         assert (ran.code, ran.out) == (2, "")
         assert ran.err.startswith(f"error: {tmp_path / 'out'}: is an output, which has been read and merged")
@@ -158,9 +158,9 @@ def test_short_shared_prefixes_are_left_apart(tmp_path: Path) -> None:
         given = [json.loads(line)["input_ids"] for line in run("export", out).out.splitlines()]
         assert given == [row["input_ids"] for row in rows]
         found[number] = json.loads(run("stats", out, "--json").out)["partitions"]["train"]
-    foretold = {entry[0]: entry[1:] for entry in found[1]["trie"]["min_shared"]}
-    assert foretold[8][0] == found[8]["trie"]["roots"] == 4
-    assert foretold[8][1] == found[8]["trie"]["rows"] == found[8]["distinct_rows"]
+    foretold = {entry["min_shared"]: entry["trie"] for entry in found[1]["min_shared"]}
+    assert foretold[8]["trees"] == found[8]["trie"]["roots"] == 4
+    assert foretold[8]["rows"] == found[8]["trie"]["rows"] == found[8]["distinct_rows"]
     assert found[1]["distinct_rows"] < found[8]["distinct_rows"]
     assert "--min-shared" in run("stats", tmp_path / "out1").out
     ran = run("build", FIXTURES / "tiny" / "transitions", tmp_path / "no", "--merge", "state", "--min-shared", "2")

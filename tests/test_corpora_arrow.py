@@ -13,8 +13,8 @@ from rows import read, text_of, trained
 
 from dagpack_cli.corpora import BadRecords, ReadOptions, discover, read_examples
 from dagpack_cli.corpora.files.arrow_rows import read_arrow_rows
-from dagpack_cli.corpora.files.parquet_rows import without_nulls
-from dagpack_cli.corpora.files.sources import read_source_rows, table_kind
+from dagpack_cli.corpora.files.sources import read_source_rows, stat_source, table_kind
+from dagpack_cli.corpora.files.table_batch import without_nulls
 from dagpack_cli.corpora.records import raise_bad
 from dagpack_cli.errors import DagpackError, DataError, NoInputError
 from dagpack_cli.tokenizing import GivenIds
@@ -124,7 +124,7 @@ def test_empty_tables(tmp_path: Path) -> None:
     """A table without rows is no input, and no error."""
     for kind in KINDS:
         path = stored(tmp_path / kind, chats(0), kind)
-        assert list(read_source_rows(path, kind, raise_bad)) == []
+        assert list(read_source_rows(stat_source(path, kind, ""), raise_bad)) == []
         with pytest.raises(NoInputError, match="no rows"):
             discover(path)
 
@@ -190,7 +190,7 @@ def test_flipped_bytes_are_counted(kind: Kind, seed: int, tmp_path: Path) -> Non
             (source,) = discover(path, options=ReadOptions(format="chat"), on_bad=bad).inputs
         except DagpackError:
             continue
-        list(read_source_rows(source.path, source.name, bad))
+        list(read_source_rows(source, bad))
     assert bad.count > 0
 
 
@@ -200,4 +200,4 @@ def test_strings_that_are_no_text(tmp_path: Path) -> None:
     table = pa.table({"text": pa.Array.from_buffers(pa.string(), 1, buffers)})
     for kind in KINDS:
         with pytest.raises(DataError, match="not a readable"):
-            list(read_source_rows(stored(tmp_path / kind, table, kind), kind, raise_bad))
+            list(read_source_rows(stat_source(stored(tmp_path / kind, table, kind), kind, ""), raise_bad))

@@ -28,8 +28,8 @@ from dagpack_cli.corpora import (
     raise_bad,
     read_examples,
 )
-from dagpack_cli.corpora.files.parquet_rows import without_nulls
 from dagpack_cli.corpora.files.sources import stat_source
+from dagpack_cli.corpora.files.table_batch import without_nulls
 from dagpack_cli.corpora.records import runs_of
 from dagpack_cli.errors import DataError, MismatchError, UsageError
 from dagpack_cli.tokenizing import ByteTokenizer, GivenIds, SymbolCollector, Symbols

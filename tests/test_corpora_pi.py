@@ -14,6 +14,7 @@ from dagpack_cli.corpora import BadRecords, ReadOptions, raise_bad
 from dagpack_cli.corpora.agents.pi import read
 from dagpack_cli.corpora.agents.pi_entries import Entry, context_of, read_session
 from dagpack_cli.corpora.discover import discover
+from dagpack_cli.corpora.files.sources import stat_source
 from dagpack_cli.corpora.reading import read_examples
 from dagpack_cli.corpora.records import Chat, Record
 from dagpack_cli.corpora.sessions import leaves_of, path_to, read_until_bad
@@ -31,7 +32,7 @@ needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="the real files are no
 
 def contexts(path: Path, on_bad: Any = raise_bad) -> dict[str, list[tuple[Entry, dict[str, Any]]]]:
     """Return the context of every leaf of a session file, by the leaf's id."""
-    session = read_session(read_until_bad(path, path.name, on_bad), on_bad)
+    session = read_session(read_until_bad(stat_source(path, path.name, ""), on_bad), on_bad)
     if session is None:
         return {}
     found = {}
@@ -350,9 +351,9 @@ def test_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     """A last line without a line feed is no error; with one, or before the last, it is."""
     whole = write(tmp_path / "s.jsonl", [entry("u", None, "user", "q", 1), entry("a", "u", "assistant", "r", 2)])
     text = whole.read_text()
-    [source] = discover(whole).inputs
     for tail, unfinished in (('{"type": "mess', True), ('{"type": "mess\n', False), ('{"type\n{"type', False)):
         whole.write_text(text + tail)
+        source = stat_source(whole, whole.name, "pi")
         bad = BadRecords()
         if unfinished:
             [record] = read(source, ReadOptions(), bad.or_raise)

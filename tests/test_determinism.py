@@ -23,10 +23,11 @@ from killed import contents, failures_of
 import dagpack_cli.pipeline
 import dagpack_cli.stages.ingest
 from dagpack_cli.errors import BusyError
+from dagpack_cli.locks import lock_output
 from dagpack_cli.manifest import IngestOptions, PackOptions, TrieOptions
 from dagpack_cli.pipeline import BuildResult, Execution, TokenizerChoice, build, dedup, ingest, pack
 from dagpack_cli.stages.receipts import SilentListener
-from dagpack_cli.storage import lock_output, open_current, read_current
+from dagpack_cli.storage import open_current, read_current
 from dagpack_cli.trie import Engine
 
 SPLIT = PackOptions(seq_len=64, on_long="split")
@@ -349,25 +350,6 @@ def test_killed_at_every_stage(tmp_path: Path) -> None:
     )
     assert ran.stdout == ""
     assert int(ran.stderr) > 20
-
-
-def test_killed_at_random_moments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGKILL at any moment, again and again on the same output, costs nothing but time."""
-    draw = random.Random()
-    old = write(tmp_path / "old", token_files(1))
-    new = write(tmp_path / "new", token_files(8, num_files=30, num_records=40))
-    for source in (old, new):
-        run(source, tmp_path / f"expected-{source.name}")
-    wanted = [contents(tmp_path / f"expected-{name}") for name in ("old", "new")]
-    out = tmp_path / "out"
-    run(old, out)
-    for _ in range(6):
-        with killed_after(draw.uniform(0.2, 1.6), "build", new, out, *OPTIONS, "--workers", "2", split_bytes=20_000):
-            assert contents(out) in wanted
-            assert failures_of(out) == []
-    monkeypatch.setattr(dagpack_cli.stages.ingest, "_SPLIT_BYTES", 20_000)
-    run(new, out)
-    assert contents(out) == wanted[1]
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are listed in /proc")

@@ -30,6 +30,7 @@ TAKES = "dagpack COMMAND --help says what each option takes"
 REBUILD = "build again: dagpack build CORPUS OUT --rehash"
 AGAIN = "build again with this version: dagpack build CORPUS OUT"
 OTHER = "choose another output directory"
+LATER = "try again when it has ended, or let this command wait: --wait SECONDS"
 PACKAGE = Path(__file__).resolve().parent.parent / "dagpack_cli"
 
 
@@ -219,7 +220,7 @@ def test_lock_held_by_another_process(copy: Path) -> None:
         assert holder.stdout.readline() == "held\n"
         for words in ("build <tiny>/text", "ingest <tiny>/text", "dedup", "pack"):
             error = "<out>: another build holds the lock; one build at a time"
-            case = ExpectFail("", f"{words} <out>", 75, error, "try again when it has ended")
+            case = ExpectFail("", f"{words} <out>", 75, error, LATER)
             case.check(run(*case.words(copy)), copy)
         assert run("stats", copy).code == 0
         holder.communicate()
@@ -528,16 +529,17 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_ends_the_build_by_itself(number: signal.Signals, large: Path, tmp_path: Path) -> None:
-    """An interrupted build dies by that signal, says nothing, publishes nothing, and a rerun works."""
+    """An interrupted build dies by that signal, says what is next, publishes nothing, and a rerun works."""
     out = tmp_path / "out"
     with subprocess.Popen(
         command("build", large, out), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
     ) as process:
-        while process.poll() is None and not any(out.glob(".staging/*/splits/*/tokens.i32")):
+        while process.poll() is None and not any(out.glob(".staging/*/splits/*/*")):
             time.sleep(0.005)
         process.send_signal(number)
         printed = process.communicate(timeout=60)
-    assert printed == ("", "")
+    goes_on = "the current build stays, and the same command goes on where this one stopped"
+    assert printed == ("", f"stopped: {number.name}; {goes_on}\n")
     assert process.returncode == -number
     assert not (out / "CURRENT").exists()
     assert run("build", large, out, "--quiet").code == 0

@@ -12,12 +12,15 @@ import pytest
 from dagpack_cli.corpora import Example
 from dagpack_cli.errors import DamageError
 from dagpack_cli.examples import (
+    STATUSES,
     Examples,
+    Segment,
     SplitWriter,
-    load_splits,
+    load_examples,
     provenance_table,
     read_provenance,
     supervised_runs,
+    whole_split,
     write_provenance,
 )
 
@@ -49,14 +52,13 @@ def write_split(directory: Path, sequences: list[list[int]]) -> Path:
 def stored(tmp_path: Path) -> Examples:
     """Return the examples of two splits, an empty example among them."""
     splits = [write_split(tmp_path / "a", [[1, 2, 3], []]), write_split(tmp_path / "b", [[4, 5]])]
-    return load_splits(splits)
+    return load_examples([whole_split(split) for split in splits])
 
 
 def test_splits_are_joined_in_order(tmp_path: Path) -> None:
     """Tokens, runs and provenance of all splits line up, empty examples included."""
     examples = stored(tmp_path)
-    assert examples.tokens.tolist() == [1, 2, 3, 4, 5]
-    assert examples.offsets.tolist() == [0, 3, 3, 5]
+    assert [tokens.tolist() for tokens in examples.sequences] == [[1, 2, 3], [], [4, 5]]
     assert examples.runs.tolist() == [[0, 1], [2, 3], [0, 1]]
     assert examples.run_offsets.tolist() == [0, 2, 2, 3]
     assert examples.meta.column("id").to_pylist() == ["a-0", "a-1", "b-0"]
@@ -67,13 +69,28 @@ def test_symbols_of_each_split_are_mapped(tmp_path: Path) -> None:
     """A split's own ids become the vocabulary's through its map."""
     splits = [write_split(tmp_path / "a", [[0, 1]]), write_split(tmp_path / "b", [[0, 1]])]
     remaps = [np.array([0, 1], dtype=np.int32), np.array([2, 0], dtype=np.int32)]
-    assert load_splits(splits, remaps).tokens.tolist() == [0, 1, 2, 0]
+    segments = [whole_split(split, remap) for split, remap in zip(splits, remaps, strict=True)]
+    assert [tokens.tolist() for tokens in load_examples(segments).sequences] == [[0, 1], [2, 0]]
+
+
+def test_parts_of_splits_in_any_order(tmp_path: Path) -> None:
+    """Examples are taken from splits in the order asked for, whatever else stands in them."""
+    a = write_split(tmp_path / "a", [[1, 2, 3], [], [7]])
+    b = write_split(tmp_path / "b", [[4, 5], [6, 6, 6]])
+    segments = [Segment(b, 1, 2), Segment(a, 0, 1), Segment(a, 1, 2), Segment(b, 0, 1), Segment(a, 2, 2)]
+    examples = load_examples(segments)
+    assert [tokens.tolist() for tokens in examples.sequences] == [[6, 6, 6], [1, 2, 3], [], [4, 5]]
+    assert examples.meta.column("id").to_pylist() == ["b-1", "a-0", "a-1", "b-0"]
+    assert examples.runs.tolist() == [[0, 1], [2, 3], [0, 1], [2, 3], [0, 1]]
+    assert examples.run_offsets.tolist() == [0, 2, 4, 4, 5]
+    assert examples.weights.tolist() == [1.5, 0.5, 1.5, 0.5]
 
 
 def test_provenance_has_64_bit_offsets_and_comes_back(tmp_path: Path) -> None:
     """No column of strings or lists counts its content in 32 bits, in memory or through the file."""
     examples = stored(tmp_path)
-    table = provenance_table(examples, ["train"] * 3, ["kept", "empty", "kept"], np.array([4, -1, 7]))
+    statuses = np.array([STATUSES.index(status) for status in ("kept", "empty", "kept")], dtype=np.int8)
+    table = provenance_table(examples, np.zeros(3, dtype=np.int8), ["train"], statuses, np.array([4, -1, 7]))
     windows = (np.array([0, 2, 2, 3]), np.array([0, 5, 1]))
     write_provenance(tmp_path / "examples.parquet", table, windows, {"key": "value"})
     back = read_provenance(tmp_path / "examples.parquet")

@@ -93,13 +93,21 @@ def test_polish_gains_where_items_are_coarse() -> None:
     assert int(polished.max()) + 1 <= windows * 0.98
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_polish_cuts_what_fits(engine: Engine) -> None:
+    """A tree that fits a window is divided among those of two others, which only pieces of it fill: ten rows each."""
+    order = LeafOrder.of(Case([-1, 0, 0, -1, -1], [1, 4, 3, 5, 6], 10).forest())
+    polished = polish_windows(order, np.array([0, 0, 1, 2]), 10, ruins=100, fewest=2, engine=engine)
+    assert polished.tolist() == [0, 1, 0, 1]
+
+
 def test_budget() -> None:
-    """Fifty ruins a window between a floor and a cap, none near the bound of many windows, or as asked."""
-    assert count_ruins(9, 8, None) == RUINS_PER_WINDOW * 9
+    """Ruins a window between a floor and a cap, few of few windows, none near the bound of many, or as asked."""
+    assert count_ruins(9, 8, None) == 450
     assert count_ruins(10, 9, None) == count_ruins(100, 99, None) == FEWEST_RUINS
     assert count_ruins(1_000, 900, None) == RUINS_PER_WINDOW * 1_000
-    assert count_ruins(101, 100, None) == 0
-    assert count_ruins(103, 101, None) == FEWEST_RUINS
+    assert count_ruins(201, 200, None) == 0
+    assert count_ruins(101, 100, None) == count_ruins(200, 198, None) == FEWEST_RUINS
     assert count_ruins(50_000, 40_000, None) == MOST_RUINS
     assert count_ruins(50_000, 40_000, 1_000) == 50_000_000
     assert (

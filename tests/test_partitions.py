@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpack_cli.partitions import PARTITIONS, assign_partitions
+from dagpack_cli.sequences import Sequences
 
 Example = tuple[tuple[int, ...], frozenset[int], str | None]  # tokens, supervised positions, group
 
@@ -37,8 +38,10 @@ def assign(corpus: list[Example], *, val_fraction: float = 0.5, seed: int = 0, v
                 runs.append((at, at + 1))
         run_offsets.append(len(runs))
     parts = assign_partitions(
-        np.array([token for tokens, _, _ in corpus for token in tokens], dtype=np.int32),
-        np.cumsum([0] + [len(tokens) for tokens, _, _ in corpus]).astype(np.int64),
+        Sequences.of(
+            np.array([token for tokens, _, _ in corpus for token in tokens], dtype=np.int32),
+            np.cumsum([0] + [len(tokens) for tokens, _, _ in corpus]).astype(np.int64),
+        ),
         np.array(runs, dtype=np.int32).reshape(-1, 2),
         np.array(run_offsets, dtype=np.int64),
         [group for _, _, group in corpus],

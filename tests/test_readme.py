@@ -23,6 +23,9 @@ EXCUSES = {
     "make demo": "it makes a virtual environment; what it runs is run below",
     "make test": "it is how this test is run",
     "pip install dagpack-cli": "it needs a package index",
+    "dagpack build s3://lake/sessions s3://lake/windows --workers 16": "it needs a bucket; test_remote has one",
+    "dagpack stats s3://lake/windows": "likewise",
+    "dagpack train --shards s3://lake/windows --steps 1000": "likewise",
 }
 
 
@@ -100,6 +103,19 @@ def test_exit_codes_and_rooms_are_documented() -> None:
             assert re.search(rf"^\| {kind.exit_code} \| ", text, flags=re.MULTILINE), name
     for room in ROOMS:
         assert f"`{room}`" in text or f"`{room}/`" in text, room
+
+
+def test_recipes_name_only_options_that_exist() -> None:
+    """Every command in the recipes for cron and systemd exists, and takes every option it is given there."""
+    lines = [line for language in ("crontab", "ini") for block in blocks(language) for line in block.splitlines()]
+    found = [match.groups() for line in lines if (match := re.search(r"\bdagpack ([a-z]+) (.+)", line))]
+    assert len(found) >= 3
+    for command, rest in found:
+        done = subprocess.run(
+            [sys.executable, "-m", "dagpack_cli", command, "--help"], capture_output=True, text=True, check=True
+        )
+        for option in re.findall(r"--[a-z-]+", rest):
+            assert re.search(rf"^  {option}\b", done.stdout, flags=re.MULTILINE), f"{command} {option}"
 
 
 def test_no_block_of_commands_is_excused_in_vain() -> None:

@@ -16,7 +16,8 @@ import pytest
 
 from dagpack_cli import storage
 from dagpack_cli.errors import BusyError, DamageError, NoInputError
-from dagpack_cli.storage import is_output, lock_output, open_current, publish, read_current, sha256_file, write_atomic
+from dagpack_cli.locks import lock_output
+from dagpack_cli.storage import is_output, open_current, publish, read_current, sha256_file, write_atomic
 
 Event = tuple[str, str]
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from dagpack_cli.errors import DamageError
 from dagpack_cli.profile import min_shared_costs
+from dagpack_cli.sequences import Sequences
 from dagpack_cli.trie import (
     Trie,
     build_trie,
@@ -95,7 +96,7 @@ def test_the_node_table_is_that_of_a_dictionary_of_prefixes(engine: Any, sequenc
 @given(sequences=corpora)
 def test_order_and_lcp_are_those_of_sorted_lists(engine: Any, sequences: Corpus) -> None:
     """The order is Python's own, stable, and lcp is counted token by token."""
-    order, lcp = sort_sequences(*flatten(sequences), engine=engine)
+    order, lcp = sort_sequences(Sequences.of(*flatten(sequences)), engine=engine)
     expected = sorted(range(len(sequences)), key=lambda number: sequences[number])
     assert order.tolist() == expected
     for position, number in enumerate(expected):

@@ -10,9 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builds import write_examples
-from oracle import Example
+from builds import built, write_examples
+from commands import TINY, run
+from flips import flip_bits
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from oracle import Example, Policy
+from strategies import ANY_WEIGHT, MERGED_LAYOUTS, UNMERGED_LAYOUTS, corpora, policies
 
+from dagpack_cli.errors import DamageError, NoInputError
 from dagpack_cli.manifest import FileEntry, IngestOptions, Manifest, PackOptions, TrieOptions
 from dagpack_cli.pipeline import Execution, TokenizerChoice, build
 from dagpack_cli.shards import WindowRows, read_shard
@@ -20,6 +26,7 @@ from dagpack_cli.shards.npy import write_npy
 from dagpack_cli.shards.parquet import write_parquet
 from dagpack_cli.storage import sha256_file
 from dagpack_cli.verify import verify_generation
+from dagpack_cli.verify.owned import OwnershipCheck
 
 EXAMPLES = [
     Example((1, 2, 3, 4), frozenset({1, 2, 3}), 1.0),
@@ -90,6 +97,16 @@ def test_missing_shortened_and_foreign_files_are_named(generation: tuple[Path, M
     ]
 
 
+def test_flipped_bits_anywhere_in_an_output_are_found(tmp_path: Path) -> None:
+    """One bit of any file of two generations, of their runs' records or of CURRENT: verify names it."""
+    for options in ((), ("--shard-format", "npy")):
+        assert run("build", TINY / "pretokenised", tmp_path / "out", *options).code == 0
+    found = flip_bits(tmp_path / "out", 90)
+    assert found.files > 30
+    assert found.missed == []
+    assert run("verify", tmp_path / "out").code == 0
+
+
 def _swap(name: str, row: int, value: float) -> Callable[[WindowRows], WindowRows]:
     def change(windows: WindowRows) -> WindowRows:
         column = getattr(windows, name).copy()
@@ -127,7 +144,7 @@ def _flip_owned(windows: WindowRows) -> WindowRows:
         (_swap("weights", 1, float("nan")), "a weight that is not finite"),
         (_swap("weights", 1, 17.0), "weight_sum is not the sum of the weights"),
         (_swap("attention_edges", 0, 17), "attention_edges is not the sum of depth + 1"),
-        (_swap("num_supervised", 0, 17), "supervised_pairs"),
+        (_swap("num_supervised", 0, 17), "num_supervised 17; 5, of the window's examples"),
         (_flip_owned, "a row is not owned by exactly the window that should own it"),
     ],
 )
@@ -172,3 +189,128 @@ def test_the_manifest_reads_back_as_it_was_written(generation: tuple[Path, Manif
     assert manifest.to_bytes() == raw
     current = json.loads((path.parent.parent / "CURRENT").read_bytes())
     assert current == {"generation": path.name, "manifest_sha256": hashlib.sha256(raw).hexdigest()}
+
+
+@given(
+    examples=corpora(weights=ANY_WEIGHT),
+    policy=policies(on_long=("split", "truncate", "drop")),
+    layout=st.sampled_from([*MERGED_LAYOUTS, *UNMERGED_LAYOUTS]),
+)
+@settings(max_examples=60)
+def test_every_build_verifies(examples: list[Example], policy: Policy, layout: str) -> None:
+    """Whatever the corpus, the policy and the layout, what a build wrote is what its examples ask for."""
+    pack = PackOptions(
+        seq_len=policy.seq_len,
+        on_long=policy.on_long,  # type: ignore[arg-type]
+        prune=policy.prune,
+        layout=layout,
+    )
+    root = None if policy.virtual_root is None else str(policy.virtual_root)
+    try:
+        with built(examples, pack, TrieOptions(virtual_root=root)) as made:
+            assert verify_generation(made.result.path, made.result.manifest).failures == []
+    except NoInputError:
+        assume(False)
+
+
+MANY = [
+    Example((1, 2, *range(3, 3 + length), 90 + length), frozenset(range(2, length + 3)), 1.0 + length / 4)
+    for length in (1, 1, 2, 3, 5, 8, 8, 13)
+]
+
+
+def _shifted(windows: WindowRows, name: str) -> WindowRows:
+    """Hand a share of one row to another so that whatever is checked of rows and windows alone still holds."""
+    column = getattr(windows, name).copy()
+    if name == "weights":
+        row = int(np.argmax((windows.weights[:-1] > 0) & (windows.parents[1:] == np.arange(len(column) - 1))))
+        column[row] -= 0.25
+        column[row + 1] += 0.25
+        return replace(windows, weights=column)
+    bases = np.repeat(windows.row_offsets[:-1], np.diff(windows.row_offsets))
+    leaves = np.setdiff1d(np.arange(len(column)), (windows.parents + bases)[windows.parents >= 0])
+    for row, step in ((int(leaves[0]), 1), (int(leaves[-1]), -1)):
+        while True:
+            column[row] += step
+            if windows.parents[row] < 0:
+                break
+            row = int(windows.parents[row] + bases[row])
+    return replace(windows, counts=column)
+
+
+@pytest.mark.parametrize("layout", ["dag", "best-fit"])
+@pytest.mark.parametrize("name", ["weights", "counts"])
+def test_shares_are_computed_again(name: str, layout: str) -> None:
+    """Counts and weights that fit one another and are those of no example are found."""
+    with built(MANY, PackOptions(seq_len=16, layout=layout)) as made:
+        path, manifest = made.result.path, made.result.manifest
+        assert verify_generation(path, manifest).failures == []
+        shard = path / "shards/train-00000.parquet"
+        write_parquet(shard, _shifted(read_shard(shard), name), 16, {}, 1)
+        files = [
+            replace(entry, size=(path / entry.path).stat().st_size, sha256=sha256_file(path / entry.path))
+            for entry in manifest.files
+        ]
+        [failure] = verify_generation(path, replace(manifest, files=files)).failures
+        assert "of the window's examples" in failure
+
+
+@pytest.mark.parametrize("trains", [(0, 1), (1, 1), (0, 0), (1, 0)])
+def test_owner_is_the_first_window_that_trains_a_row(trains: tuple[int, int], tmp_path: Path) -> None:
+    """Of two windows with one row: the first whose weight is not 0, else the first."""
+    ints = np.zeros(2, dtype=np.int32)
+    for owner in (0, 1):
+        windows = WindowRows(
+            row_offsets=np.array([0, 1, 2]),
+            inputs=ints,
+            targets=ints,
+            depths=ints,
+            parents=ints - 1,
+            counts=ints,
+            segments=ints,
+            weights=np.array(trains, dtype=np.float32),
+            owned=np.arange(2) == owner,
+            num_supervised=np.zeros(2, dtype=np.int64),
+            weight_sum=np.array(trains, dtype=np.float64),
+            attention_edges=np.ones(2, dtype=np.int64),
+            blocks=np.zeros(2, dtype=np.int64),
+        )
+        with OwnershipCheck(2) as check:
+            check.add(windows)
+            if owner == (1 if trains == (0, 1) else 0):
+                check.finish(tmp_path, "train", 1)
+            else:
+                with pytest.raises(DamageError, match="not owned by exactly"):
+                    check.finish(tmp_path, "train", 1)
+
+
+def test_pointer_that_is_written_otherwise_is_found(generation: tuple[Path, Manifest]) -> None:
+    """CURRENT has no checksum, so it is held against the one way in which it is written."""
+    path, manifest = generation
+    current = path.parent.parent / "CURRENT"
+    current.write_bytes(current.read_bytes().replace(b":", b": "))
+    assert verify_generation(path, manifest).failures == [
+        f"{current}: not as it was written; one line of JSON by dagpack"
+    ]
+
+
+def test_ownership_is_checked_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many small temporary files the answer is the one of a single file."""
+    monkeypatch.setattr("dagpack_cli.verify.owned._BUCKET_ROWS", 2)
+    with built(MANY, PackOptions(seq_len=16, prune=False)) as made:
+        assert verify_generation(made.result.path, made.result.manifest).failures == []
+        for row in range(made.result.manifest.packing["train"]["rows"]):
+            with OwnershipCheck(64) as check:
+                windows = read_shard(made.result.path / "shards/train-00000.parquet")
+                owned = windows.owned.copy()
+                owned[row] ^= True
+                check.add(replace(windows, owned=owned))
+                with pytest.raises(DamageError, match="not owned by exactly"):
+                    check.finish(Path("x"), "train", made.result.manifest.packing["train"]["distinct_rows"])
+
+
+def test_memory_does_not_grow_with_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of a long chain, read in blocks of a few tokens, are those of its windows' rows."""
+    monkeypatch.setattr("dagpack_cli.verify.keys._BLOCK", 3)
+    with built(MANY, PackOptions(seq_len=16)) as made:
+        assert verify_generation(made.result.path, made.result.manifest).failures == []

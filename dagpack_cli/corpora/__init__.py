@@ -13,20 +13,23 @@ it and goes on.
 from __future__ import annotations
 
 from dagpack_cli.corpora.discover import Discovery, discover
+from dagpack_cli.corpora.files.growing import STILL_WRITTEN
 from dagpack_cli.corpora.files.sources import Source
 from dagpack_cli.corpora.formats import choose_tokenizer, holds_chats, kind_of
 from dagpack_cli.corpora.games.droprules import DropRule, parse_drop_rule
 from dagpack_cli.corpora.messages import tools_of
 from dagpack_cli.corpora.options import FORMATS, ReadOptions
-from dagpack_cli.corpora.reading import read_examples
-from dagpack_cli.corpora.records import BadRecords, Example, OnBad, ReadCounts, raise_bad
+from dagpack_cli.corpora.reading import read_examples, read_items
+from dagpack_cli.corpora.records import BadRecords, Example, IdBlock, OnBad, ReadCounts, raise_bad, refuse
 
 __all__ = [
     "FORMATS",
+    "STILL_WRITTEN",
     "BadRecords",
     "Discovery",
     "DropRule",
     "Example",
+    "IdBlock",
     "OnBad",
     "ReadCounts",
     "ReadOptions",
@@ -38,5 +41,7 @@ __all__ = [
     "parse_drop_rule",
     "raise_bad",
     "read_examples",
+    "read_items",
+    "refuse",
     "tools_of",
 ]

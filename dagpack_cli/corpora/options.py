@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from dagpack_cli.corpora.files.limits import DEFAULT_LIMITS, Limits
 from dagpack_cli.corpora.games.droprules import DropRule, parse_drop_rule
 from dagpack_cli.errors import UsageError
 
@@ -55,6 +56,7 @@ class ReadOptions:
         per_turn: one example for every trained message instead of one for a whole path.
         system: the system prompt of conversations that have none.
         tools: the tools, a JSON list as text, of conversations that announce none.
+        limits: what one file may ask for.
 
     Raises:
         UsageError: an unknown format, an empty field name, or a rule that cannot be parsed.
@@ -76,6 +78,7 @@ class ReadOptions:
     per_turn: bool = False
     system: str = ""
     tools: str = ""
+    limits: Limits = DEFAULT_LIMITS
 
     def __post_init__(self) -> None:
         """Check every field, and parse rules given as text."""

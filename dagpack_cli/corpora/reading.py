@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -9,12 +10,14 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.corpora.datasets import pretokenised
 from dagpack_cli.corpora.files.sources import Source
 from dagpack_cli.corpora.formats import format_of, kind_of
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import (
     Document,
     Example,
+    IdBlock,
     Ids,
     Int32Array,
     OnBad,
@@ -29,7 +32,7 @@ from dagpack_cli.errors import DataError, MismatchError
 from dagpack_cli.tokenizing import GivenIds, GridTokenizer, IdArray, SymbolCollector, Symbols, Tokenizer
 from dagpack_cli.tokenizing.chat import Piece, PieceEncoder, Template, template_of
 
-__all__ = ["read_examples"]
+__all__ = ["read_examples", "read_items"]
 
 _BATCH_RECORDS = 1000
 _BATCH_CHARACTERS = 4 << 20
@@ -45,7 +48,24 @@ def read_examples(
     counts: ReadCounts | None = None,
     batch_records: int = _BATCH_RECORDS,
 ) -> Iterator[Example]:
-    """Yield the examples of one file, in its order.
+    """Yield the examples of one file, in its order; arguments as `read_items`."""
+    for item in read_items(
+        source, tokenizer, options, on_bad, template=template, counts=counts, batch_records=batch_records
+    ):
+        yield from item.examples() if isinstance(item, IdBlock) else (item,)
+
+
+def read_items(
+    source: Source,
+    tokenizer: Tokenizer | SymbolCollector,
+    options: ReadOptions,
+    on_bad: OnBad = raise_bad,
+    *,
+    template: Template | None = None,
+    counts: ReadCounts | None = None,
+    batch_records: int = _BATCH_RECORDS,
+) -> Iterator[Example | IdBlock]:
+    """Yield the examples of one file, in its order; of tables of ids many together where they are plain.
 
     Examples of no token (an empty document) and of one (no pair) are yielded too: the caller
     counts them. Memory is O(batch + longest record); of transitions, O(file).
@@ -72,23 +92,33 @@ def read_examples(
 
     encoder = _Encoder(source, tokenizer, template, grid_tokens=options.grid_tokens)
     turns = Turns(options)
+    found: Iterator[Record | IdBlock] = format_of(source.format).read(source, options, reject)
+    if source.format == pretokenised.NAME:
+        found = pretokenised.read_blocks(source, options, reject, vocab_size=encoder.vocab_size)
     last = -1
-    records = format_of(source.format).read(source, options, reject)
-    drafts = (_Draft(*example) for record in records for example in turns.examples_of(record))
-    for batch in _batches(encoder.rendered(drafts, reject), batch_records):
-        for draft, encoded in zip(batch, encoder.encode(batch), strict=True):
-            record = draft.record
-            counts.records += record.place.record != last
-            last = record.place.record
-            counts.dropped_pairs += record.dropped
-            try:
-                _check_range(encoded.tokens, encoder.vocab_size, str(record.place))
-            except DataError as error:
-                reject(error)
-                continue
-            counts.examples += 1
-            counts.rejected += record.rejected
-            yield _example_of(draft, encoded, source.format)
+    for is_block, group in itertools.groupby(found, key=lambda item: isinstance(item, IdBlock)):
+        if is_block:
+            for block in cast("Iterator[IdBlock]", group):
+                counts.records += len(block.ids)
+                counts.examples += len(block.ids)
+                yield block
+            continue
+        records = cast("Iterator[Record]", group)
+        drafts = (_Draft(*example) for record in records for example in turns.examples_of(record))
+        for batch in _batches(encoder.rendered(drafts, reject), batch_records):
+            for draft, encoded in zip(batch, encoder.encode(batch), strict=True):
+                record = draft.record
+                counts.records += record.place.record != last
+                last = record.place.record
+                counts.dropped_pairs += record.dropped
+                try:
+                    _check_range(encoded.tokens, encoder.vocab_size, str(record.place))
+                except DataError as error:
+                    reject(error)
+                    continue
+                counts.examples += 1
+                counts.rejected += record.rejected
+                yield _example_of(draft, encoded, source.format)
 
 
 @dataclass(slots=True)

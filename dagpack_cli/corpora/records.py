@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.errors import DataError, Unfinished, shorten
+from dagpack_cli.errors import DagpackError, DataError, Unfinished, shorten
 from dagpack_cli.tokenizing.base import check_text
 from dagpack_cli.tokenizing.chat import Piece
 from dagpack_cli.tokenizing.messages import Message
@@ -20,6 +19,7 @@ __all__ = [
     "Chat",
     "Document",
     "Example",
+    "IdBlock",
     "Ids",
     "OnBad",
     "Pieces",
@@ -27,9 +27,11 @@ __all__ = [
     "ReadCounts",
     "Record",
     "Values",
+    "is_weight",
     "raise_bad",
     "read_label",
     "read_weight",
+    "refuse",
     "runs_of",
     "shown",
     "shown_keys",
@@ -81,6 +83,48 @@ class Example:
 
 
 @dataclass(slots=True)
+class IdBlock:
+    """Many examples of one file that are alike but for their ids, as columns; k of them.
+
+    Attributes:
+        tokens: shape (num_tokens,), int32; end to end.
+        lengths: shape (k,), int64.
+        runs: shape (num_runs, 2), int32; supervised ranges of an example's own tokens, as in `Example`.
+        num_runs: shape (k,), int64.
+        weights: shape (k,), float64.
+        ids: k ids.
+        groups: k groups, None where no example has one.
+        first: the number of the first one's record; the others follow.
+    """
+
+    tokens: Int32Array
+    lengths: npt.NDArray[np.int64]
+    runs: Int32Array
+    num_runs: npt.NDArray[np.int64]
+    weights: npt.NDArray[np.float64]
+    ids: list[str]
+    groups: list[str] | None
+    first: int
+
+    def examples(self) -> Iterator[Example]:
+        """Yield the examples one by one."""
+        stops, run_stops = np.cumsum(self.lengths).tolist(), np.cumsum(self.num_runs).tolist()
+        for number, (length, num_runs) in enumerate(zip(self.lengths.tolist(), self.num_runs.tolist(), strict=True)):
+            yield Example(
+                tokens=self.tokens[stops[number] - length : stops[number]],
+                runs=self.runs[run_stops[number] - num_runs : run_stops[number]],
+                weight=float(self.weights[number]),
+                id=self.ids[number],
+                record=self.first + number,
+                line=0,
+                start=0,
+                end=length,
+                group=self.groups[number] if self.groups else None,
+                kind="pretokenised",
+            )
+
+
+@dataclass(slots=True)
 class ReadCounts:
     """What reading went through, added up over every file it is handed along with.
 
@@ -104,16 +148,19 @@ class BadRecords:
 
     Attributes:
         count: how many there were.
+        unfinished: how many of them were still being written.
         first: ``(file:line, reason)`` of the first twenty.
     """
 
     def __init__(self) -> None:
         self.count = 0
+        self.unfinished = 0
         self.first: list[tuple[str, str]] = []
 
     def __call__(self, error: DataError) -> None:
         """Count one bad record."""
         self.count += 1
+        self.unfinished += isinstance(error, Unfinished)
         if len(self.first) < _FIRST_BAD:
             self.first.append((error.where, f"{error.found}; {error.expected}" if error.expected else error.found))
 
@@ -128,6 +175,14 @@ def raise_bad(error: DataError) -> None:
     """Stop at the first bad record, but for one that is still being written: the other choice is `BadRecords`."""
     if not isinstance(error, Unfinished):
         raise error
+
+
+def refuse(error: DagpackError, on_bad: OnBad) -> None:
+    """Hand what is wrong with a whole file or folder to ``on_bad``; where that raises, raise the error itself."""
+    try:
+        on_bad(error if isinstance(error, DataError) else DataError(error.where, error.found, error.expected))
+    except DataError:
+        raise error from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +289,16 @@ def read_weight(value: Any, place: Place) -> float:
         return 1.0
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(str(place), f'"weight" is {shown(value)}', "a finite number")
-    magnitude = abs(value)
-    if math.isnan(magnitude) or (magnitude != 0 and not _FLOAT32_MIN <= magnitude <= _FLOAT32_MAX):
+    if not is_weight(value):
         expected = f"0, or a magnitude of {_FLOAT32_MIN:.3g} to {_FLOAT32_MAX:.3g}: float32 holds it"
         raise DataError(str(place), f'"weight" is {shown(value)}', expected)
     return float(value)
+
+
+def is_weight(value: float) -> bool:
+    """Tell whether float32 can hold a number: 0, or no NaN, and neither too large nor too small."""
+    magnitude = abs(value)
+    return magnitude == 0 or _FLOAT32_MIN <= magnitude <= _FLOAT32_MAX
 
 
 def read_label(record: dict[str, Any], name: str, place: Place) -> str | None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from dagpack_cli.corpora.files.sources import read_source_rows
+from dagpack_cli.corpora.files.sources import Source, read_source_rows
 from dagpack_cli.corpora.files.streams import BOM
 from dagpack_cli.corpora.records import OnBad, Rows
 from dagpack_cli.errors import DataError, Unfinished
@@ -133,11 +133,12 @@ def path_to(parents: Sequence[int], leaf: int) -> list[int]:
     return path
 
 
-def read_growing(path: Path, name: str, on_bad: OnBad) -> Rows:
+def read_growing(source: Source, on_bad: OnBad) -> Rows:
     """Yield the rows of a file that may still be written, as `read_source_rows` does.
 
     What cannot be read at the very end of a file of text that does not end with a line feed goes to
-    ``on_bad`` as `Unfinished`, where there are rows before it.
+    ``on_bad`` as `Unfinished`, where there are rows before it. (Of a file that `discover` listed
+    nothing of that kind is read: it ends before.)
     """
     last: DataError | None = None
     begun = False
@@ -148,17 +149,19 @@ def read_growing(path: Path, name: str, on_bad: OnBad) -> Rows:
             on_bad(last)
         last = error
 
-    for place, row in read_source_rows(path, name, hold):
+    for place, row in read_source_rows(source, hold):
         if last is not None:
             error, last = last, None
             on_bad(error)
         begun = True
         yield place, row
     if last is not None:
-        on_bad(_unfinished(last) if begun and _is_open(path) else last)
+        on_bad(_unfinished(last) if begun and _is_open(source.path) else last)
 
 
 def _unfinished(error: DataError) -> Unfinished:
+    if isinstance(error, Unfinished):
+        return error
     return Unfinished(error.where, error.found, "the file is still being written: its last record is left out")
 
 
@@ -186,12 +189,9 @@ class UntilBad:
             all of them the end.
     """
 
-    def __init__(
-        self, path: Path, name: str, on_bad: OnBad, begins: Callable[[dict[str, Any]], bool] | None = None
-    ) -> None:
+    def __init__(self, source: Source, on_bad: OnBad, begins: Callable[[dict[str, Any]], bool] | None = None) -> None:
         self.cut = False
-        self._path = path
-        self._name = name
+        self._source = source
         self._on_bad = on_bad
         self._begins = begins
         self._stopped = False
@@ -203,7 +203,7 @@ class UntilBad:
 
     def __iter__(self) -> Rows:
         """Yield the rows."""
-        for place, row in read_growing(self._path, self._name, self.stop):
+        for place, row in read_growing(self._source, self.stop):
             self.cut = self._stopped
             if self._stopped:
                 if self._begins is None:
@@ -214,11 +214,11 @@ class UntilBad:
             yield place, row
             if self._stopped and self._begins is None:
                 break
-        self.cut = self._stopped
+        self.cut = self._stopped or self._source.unfinished > 0
 
 
 def read_until_bad(
-    path: Path, name: str, on_bad: OnBad, *, begins: Callable[[dict[str, Any]], bool] | None = None
+    source: Source, on_bad: OnBad, *, begins: Callable[[dict[str, Any]], bool] | None = None
 ) -> UntilBad:
     """Return the rows of a session's file up to the first bad one: behind it, contexts would be false.
 
@@ -226,12 +226,11 @@ def read_until_bad(
     finds more wrong with a row hands that to `UntilBad.stop`.
 
     Args:
-        path: the file.
-        name: how ids and messages name it.
+        source: the file.
         on_bad: called for the bad row; the error says that the session is read up to there.
         begins: of a file of several sessions, whether a row begins one: reading goes on with it.
     """
-    return UntilBad(path, name, on_bad, begins)
+    return UntilBad(source, on_bad, begins)
 
 
 def cut_off(messages: Sequence[Message]) -> tuple[Message, ...]:

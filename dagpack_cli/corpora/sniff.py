@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from dagpack_cli.corpora.datasets import text
+from dagpack_cli.corpora.files.growing import STILL_WRITTEN, whole_records
 from dagpack_cli.corpora.files.json_array import is_array
 from dagpack_cli.corpora.files.json_rows import parse_json, read_texts
-from dagpack_cli.corpora.files.sources import table_kind
+from dagpack_cli.corpora.files.limits import Limits
+from dagpack_cli.corpora.files.sources import stat_source, table_kind
 from dagpack_cli.corpora.files.streams import BOM, head_of, open_stream
 from dagpack_cli.corpora.formats import recognise
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import OnBad, shown_keys
-from dagpack_cli.errors import DataError
+from dagpack_cli.errors import DataError, Unfinished
 
 __all__ = ["format_of_file"]
 
@@ -36,43 +38,53 @@ def format_of_file(path: Path, name: str, options: ReadOptions) -> tuple[str | N
     """
     table = table_kind(path, name)
     if table:
-        return _structured(_table_rows(table, path, name), options)
-    with open_stream(path, name) as stream:
+        return _structured(_table_rows(table, path, name, options.limits), options)
+    with open_stream(path, name, limits=options.limits) as stream:
         head = head_of(stream, _HEAD)
     if options.format is not None:
         return options.format, ""
     damage: list[DataError] = []
-    rows, damaged = _json_rows(path, name, head, damage.append)
+    rows, damaged = _json_rows(path, name, head, options.limits, damage.append)
     if rows and len(rows) >= damaged:
         return _structured(rows, options)
     content = head.removeprefix(BOM).lstrip(_SPACE)
     if damage and (is_array(head) or content.startswith(b'{"')):
-        # Records that cannot be read are damage, not somebody else's file: the build stops.
+        # Records that cannot be read are damage, not somebody else's file: the build stops. One that has
+        # no end yet is neither.
+        if not rows and damaged == 1 and not is_array(head) and _is_open(path, name):
+            raise Unfinished(damage[0].where, "its only record is not whole", STILL_WRITTEN)
         raise damage[0]
     if is_array(head) or (content[:1] == b"{" and content[1:].lstrip(_SPACE)[:1] in (b'"', b"}")):
         return None, "JSON, but it cannot be read"
     return _plain(head)
 
 
-def _table_rows(kind: str, path: Path, name: str) -> list[dict[str, Any]]:
+def _table_rows(kind: str, path: Path, name: str, limits: Limits) -> list[dict[str, Any]]:
     if kind == "parquet":
         from dagpack_cli.corpora.files.parquet_rows import first_parquet_rows
 
-        return first_parquet_rows(path, name, _RECORDS)
+        return first_parquet_rows(path, name, _RECORDS, limits)
     from dagpack_cli.corpora.files.arrow_rows import first_arrow_rows
 
     return first_arrow_rows(path, name, _RECORDS)
 
 
-def _json_rows(path: Path, name: str, head: bytes, on_bad: OnBad) -> tuple[list[dict[str, Any]], int]:
+def _is_open(path: Path, name: str) -> bool:
+    """Return whether a file ends in the middle of a line that is no whole record."""
+    return whole_records(stat_source(path, name, ""), is_text=False).unfinished > 0
+
+
+def _json_rows(path: Path, name: str, head: bytes, limits: Limits, on_bad: OnBad) -> tuple[list[dict[str, Any]], int]:
     """Return the JSON objects among the first records of a file, and how many were none."""
     if b"{" not in head:
         return [], 0
     rows: list[dict[str, Any]] = []
     damaged = 0
-    for line, record in itertools.islice(read_texts(path, name, on_bad), _RECORDS):
+    for line, record in itertools.islice(read_texts(path, name, on_bad, limits=limits), _RECORDS):
         try:
-            value = parse_json(record, f"{name}:{line}") if record.startswith(b"{") else None
+            value = (
+                parse_json(record, f"{name}:{line}", max_depth=limits.max_depth) if record.startswith(b"{") else None
+            )
         except DataError as error:
             on_bad(error)
             value = None
@@ -101,6 +113,10 @@ def _plain(head: bytes) -> tuple[str | None, str]:
     try:
         head.decode("utf-8")
     except UnicodeDecodeError as error:
-        if len(head) < _HEAD or error.start < len(head) - 3 or error.reason != "unexpected end of data":
+        # A character may be cut by the end of the head, or of a file that is being written; a single byte
+        # at the end of ASCII is one of another encoding.
+        cut = error.start >= len(head) - 3 and error.reason == "unexpected end of data"
+        alone = error.start == len(head) - 1 and head[: error.start].isascii()
+        if not cut or (alone and len(head) < _HEAD):
             return None, f"neither UTF-8 text nor a known format: byte {error.start + 1:,} is 0x{head[error.start]:02X}"
     return text.NAME, ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dagpack_cli.corpora.discover import discover
-from dagpack_cli.corpora.files.sources import read_source_rows
+from dagpack_cli.corpora.files.sources import read_source_rows, stat_source
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import BadRecords
 from dagpack_cli.corpora.sniff import format_of_file
@@ -91,7 +91,7 @@ def _is_game(path: Path, options: ReadOptions | None) -> bool:
         return False
     if format_of_file(path, path.name, ReadOptions() if options is None else options)[0] in _GAMES:
         return True
-    first = next(read_source_rows(path, path.name, BadRecords()), None)
+    first = next(read_source_rows(stat_source(path, path.name, ""), BadRecords()), None)
     return first is not None and is_recording(first[1])
 
 

@@ -89,7 +89,7 @@ def read_session(path: Path) -> Session:
 def is_pi(path: Path) -> bool:
     """Return whether the first record of a file is the header of a pi session."""
     try:
-        first = next(read_source_rows(path, path.name, BadRecords()), None)
+        first = next(read_source_rows(stat_source(path, path.name, ""), BadRecords()), None)
     except DataError:
         return False
     return first is not None and is_header(first[1])
@@ -97,7 +97,7 @@ def is_pi(path: Path) -> bool:
 
 def _pi(path: Path, bad: BadRecords) -> Session:
     session = Session(path.name)
-    rows = itertools.islice(read_source_rows(path, path.name, bad), _MOST_EVENTS + 1)
+    rows = itertools.islice(read_source_rows(stat_source(path, path.name, ""), bad), _MOST_EVENTS + 1)
     read = read_entries(rows, bad)
     session.unreadable = bad.count
     if read is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dagpack_cli.corpora.files.json_rows import canonical_json
-from dagpack_cli.corpora.files.sources import read_source_rows
+from dagpack_cli.corpora.files.sources import read_source_rows, stat_source
 from dagpack_cli.corpora.games.transitions import lookup, recognise
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import BadRecords, Place
@@ -100,7 +100,7 @@ def read_recordings(paths: Sequence[Path], options: ReadOptions | None = None) -
     for path in paths:
         before = len(found.runs)
         reader = _FileReader(found, path, options)
-        for place, row in read_source_rows(path, path.name, bad):
+        for place, row in read_source_rows(stat_source(path, path.name, ""), bad):
             if records == _MOST_RECORDS:
                 found.cut = True
                 break

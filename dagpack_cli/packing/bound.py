@@ -19,12 +19,15 @@ windows that hold a leaf below v. Three bounds:
 * Dual (`dual_bound`). What the trees are worth to one window, one number for every size; for
   forests of tiny trees, where one to three of them fill a window.
 
+A fourth, `covering_bound`, takes seconds and a packing to start from: `portfolio` asks for it where a
+small forest's packing has more windows than the three prove.
+
 Rows are at least P of the profile, attention edges at least w(v) times those of v's run.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -42,12 +45,13 @@ class Bound:
     """What every packing needs at least; all 0 for an empty forest.
 
     Attributes:
-        windows: windows, the largest of the three below.
+        windows: windows, the largest of the four below.
         rows: rows summed over windows, repeated ones included.
         attention: attention edges summed over windows: depth + 1 a row.
         volume_windows: windows by the volume bound.
         profile_windows: windows by the profile bound, at least as many.
         dual_windows: windows by the dual bound, 0 where the forest has no tiny trees.
+        covering_windows: windows by the covering bound, 0 where it was not asked for or proved no more than the others.
     """
 
     windows: int
@@ -56,6 +60,11 @@ class Bound:
     volume_windows: int = 0
     profile_windows: int = 0
     dual_windows: int = 0
+    covering_windows: int = 0
+
+    def covered(self, windows: int) -> Bound:
+        """Return the bound with what the covering bound proves, 0 for nothing."""
+        return replace(self, windows=max(self.windows, windows), covering_windows=windows)
 
 
 def lower_bound(forest: Forest, seq_len: int, *, engine: Engine = "auto") -> Bound:

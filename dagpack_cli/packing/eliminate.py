@@ -31,8 +31,8 @@ Int64s = npt.NDArray[np.int64]
 _CREDIT = 512  # steps a leaf pays for, about a microsecond
 _TARGETS = 64  # bundles that may take leaves of one that is dissolved
 _LEAVES = 128  # of a bundle that takes part: with more, best fit leaves hardly any room
-_FAILS = 3  # attempts at a node that may fail
-_ROOT_FAILS = 40  # and where all trees meet
+_FAILS = 30  # attempts at a node that may fail
+_ROOT_FAILS = 300  # and where all trees meet
 
 
 def eliminate_bundles(

@@ -18,10 +18,10 @@ from dagpack_cli.errors import TreeError
 from dagpack_cli.packing.engine import Engine, uses_kernel
 from dagpack_cli.preorder import check_parents, subtree_ends
 
-__all__ = ["Forest"]
+__all__ = ["FOREST_THRESHOLD", "Forest"]
 
 # The plain way takes 0.2 s here; building a forest is cheaper than packing it, so it compiles later.
-_FOREST_THRESHOLD = 200_000
+FOREST_THRESHOLD = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,7 +49,7 @@ class Forest:
         Args:
             parents: shape (n,), any integer dtype, preorder; -1 for a root. n < 2^31.
             lengths: shape (n,), any integer dtype; rows of each node's run.
-            engine: see `dagpack_cli.packing.engine`; ``auto`` compiles from 200,000 nodes.
+            engine: see `dagpack_cli.packing.engine`; ``auto`` compiles from 50,000 nodes.
 
         Raises:
             TreeError: not a preorder forest, a negative length, an empty run below a root, or an
@@ -63,7 +63,7 @@ class Forest:
         ([0, 5, 5], [3, 2, 3], [1, 2])
         """
         checked_parents, checked_lengths = _checked_columns(np.asarray(parents), np.asarray(lengths))
-        if uses_kernel(engine, len(checked_parents), _FOREST_THRESHOLD):
+        if uses_kernel(engine, len(checked_parents), FOREST_THRESHOLD):
             from dagpack_cli.packing import kernels
 
             valid, ends, depths = kernels.forest_columns(checked_parents, checked_lengths)

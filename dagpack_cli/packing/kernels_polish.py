@@ -18,6 +18,8 @@ __all__ = ["least_shared", "partition_cost", "polish_windows"]
 Uint64s = npt.NDArray[np.uint64]
 
 _REACH = 4
+_WIDENINGS = 4
+_SQUARE = 64
 _SHIFT = np.uint64(33)
 _STEPS = (np.uint64(13), np.uint64(7), np.uint64(17))
 
@@ -146,7 +148,8 @@ def _pick(packing: _Packing, bench: _Bench, rng: Uint64s, num_windows: Number, s
             if packing.rows[other] < packing.rows[window]:
                 window = other
         return window
-    leaf = bench.leaves[_draw(rng, size)] + _draw(rng, 2 * _REACH + 1) - _REACH
+    reach = np.int64(_REACH) << (2 * _draw(rng, _WIDENINGS))
+    leaf = bench.leaves[_draw(rng, size)] + _draw(rng, 2 * reach + 1) - reach
     return packing.windows[min(max(leaf, 0), len(packing.windows) - 1)]
 
 
@@ -274,10 +277,14 @@ def _recreate(order: LeafOrder, bench: _Bench, rng: Uint64s, num_places: Number,
         rows += order.rows[bench.leaves[at]] - bench.shared[at]
     bench.starts[0], bench.stops[0], bench.sizes[0] = 0, size, rows
     num_pieces, num_open = 1, 0
-    fewest_rows = _draw(rng, 4) == 0
+    fewest_rows, shatters = _draw(rng, 4) == 0, _draw(rng, 4) == 0
     while num_pieces:
         piece = _largest(bench.sizes, num_pieces)
         start, stop, rows = bench.starts[piece], bench.stops[piece], bench.sizes[piece]
+        if shatters and stop - start > 1 and _draw(rng, 4):
+            _cut(order, bench, rng, piece, num_pieces)
+            num_pieces += 1
+            continue
         place, gained = _find_place(order, bench, size, num_open, piece, seq_len, fewest_rows)
         may_open = place < 0 and rows <= seq_len and num_open < num_places
         if may_open and (num_open == 0 or stop - start == 1 or _draw(rng, 2) == 0):
@@ -352,7 +359,7 @@ def polish_windows(
     while iterations > 0 and work > 0 and num_windows > fewest:
         num_places, size = _ruin(order, packing, bench, rng, num_windows)
         iterations -= 1
-        work -= size
+        work -= size + size * size // _SQUARE
         if num_places < 2 or not _recreate(order, bench, rng, num_places, size, seq_len):
             continue
         if _is_better(packing, bench, num_places, seq_len):

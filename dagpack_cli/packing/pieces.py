@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.packing.forest import Forest
+from dagpack_cli.packing.engine import Engine, uses_kernel
+from dagpack_cli.packing.forest import FOREST_THRESHOLD, Forest
 from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.preorder import subtree_ends
 
@@ -121,6 +122,14 @@ def cut_examples(
     )
 
 
+def _ends_of(parents: Int32Array, engine: Engine) -> Int32Array:
+    if uses_kernel(engine, len(parents), FOREST_THRESHOLD):
+        from dagpack_cli.packing import kernels
+
+        return kernels.forest_columns(parents, np.ones(len(parents), dtype=np.int64))[1]
+    return subtree_ends(parents)
+
+
 def cut_forest(
     trie_offsets: Int64Array,
     trie_parents: Int32Array,
@@ -131,6 +140,7 @@ def cut_forest(
     prune: bool,
     examples: ExampleEnds | None,
     supervised: Int32Array | None = None,
+    engine: Engine = "auto",
 ) -> tuple[RowForest, Pieces]:
     """Return the forest to pack and the pieces of the examples in it.
 
@@ -143,6 +153,7 @@ def cut_forest(
         prune: leave out rows with nothing supervised at or below them in their tree.
         examples: None under merge ``state``, where an example is no path; then
         supervised: shape (num_tokens,), int32, tells which trie tokens train.
+        engine: see `dagpack_cli.packing.engine`; ``auto`` compiles from 50,000 nodes.
 
     Time O((nodes + pieces) log nodes), all vectorised.
     """
@@ -160,7 +171,7 @@ def cut_forest(
         np.maximum.at(needs, ends, wanted)
         pieces = (owners, lows, highs, ends, losses)
     parents = nodes.parents.astype(np.int32)
-    needs = _subtree_max(needs, subtree_ends(parents))
+    needs = _subtree_max(needs, _ends_of(parents, engine))
     stays = needs > nodes.lows
     row_forest = _prune_nodes(nodes, parents, needs, stays, trie_offsets, trie_parents, trie_depths)
     if pieces is None:

@@ -1,9 +1,11 @@
 """Polish: ruin a few windows, recreate them another way, keep what is no worse. Pure.
 
 A large neighbourhood search (ruin and recreate: Schrimpf et al., J. Computational Physics 2000). A
-ruin takes two to eight windows, empty ones rather than full ones, and neighbours of leaves that it
-has. Their leaves are one piece at first. The largest piece goes where it leaves least room (or, one
-time in four, where it repeats most rows); if it fits nowhere it is cut where it shares least. The
+ruin takes two to eight windows, empty ones rather than full ones, and neighbours, near or far, of
+leaves that it has. Their leaves are one piece at first. The largest piece goes where it leaves least
+room (or, in one ruin of four, where it repeats most rows); if it fits nowhere it is cut where it
+shares least. Windows that share little would so be rebuilt as they were; hence one ruin of four
+*shatters*: it cuts three of four pieces that need no cut, and small ones fill the room of others. The
 new windows stand if the sum of squared slacks does not fall: free room is worth most in one place,
 and all of it in one place is a window fewer. Fewer rows follow, since rows are what is not slack.
 
@@ -26,18 +28,21 @@ __all__ = ["FEWEST_RUINS", "MOST_RUINS", "RUINS_PER_WINDOW", "count_ruins", "pol
 
 Int64s = npt.NDArray[np.int64]
 
-RUINS_PER_WINDOW = 50
+RUINS_PER_WINDOW = 100
 """Ruins that `count_ruins` gives each window by default: most of what thousands would give."""
 FEWEST_RUINS = 20_000
-"""Ruins of a partition by default where 50 a window would be fewer: half a second."""
-MOST_RUINS = 200_000
-"""Ruins of a partition by default: a few seconds."""
+"""Ruins of a partition by default where 100 a window would be fewer: half a second."""
+MOST_RUINS = 1_000_000
+"""Ruins of a partition by default: about 15 seconds."""
 
 _MOST_WINDOWS = 8  # of a ruin
 _MOST_LEAVES = 1_024  # of a ruin: windows of more leaves are full to a leaf anyway
-_MOST_TOUCHED = 2**25  # leaves of all ruins by default: a few seconds
+_MOST_TOUCHED = 2**26  # leaves, and parts of squares, of all ruins by default: half a minute
+_FEW_WINDOWS, _FEW_RUINS = 10, 50  # so few are ruined so often: the plain way does it, which waits for no compiler
 _KERNEL_RUINS = 500  # from here on ``auto`` compiles; the plain way takes about a second
-_REACH = 4  # how many leaves away a neighbour may be
+_REACH = 4  # how many leaves away a neighbour may be,
+_WIDENINGS = 4  # times 1, 4, 16 or 64
+_SQUARE = 64  # a ruin costs as much as its leaves, and a part of their square
 _MASK = 2**64 - 1
 
 
@@ -48,8 +53,8 @@ def count_ruins(windows: int, bound: int, polish: int | None) -> int:
         windows: of the packing.
         bound: windows that any packing needs at least.
         polish: ruins per window; None is `RUINS_PER_WINDOW`, with at least `FEWEST_RUINS` (from
-            10 windows on) and at most `MOST_RUINS` in all, and none where more than 100 windows
-            are within a hundredth of the bound.
+            10 windows on, below which it is 50) and at most `MOST_RUINS` in all, and none where more than 100 windows
+            are within a two-hundredth of the bound.
 
     Raises:
         UsageError: ``polish`` is below 0.
@@ -63,11 +68,11 @@ def count_ruins(windows: int, bound: int, polish: int | None) -> int:
         return 0
     if polish is not None:
         return polish * windows
-    if windows > 100 and 100 * windows <= 101 * bound:
+    if windows > 100 and 200 * windows <= 201 * bound:
         return 0
-    ruins = min(RUINS_PER_WINDOW * windows, MOST_RUINS)
-    # Fewer are run the plain way, which is too slow for more and waits for no compiler.
-    return max(ruins, FEWEST_RUINS) if ruins >= _KERNEL_RUINS else ruins
+    if windows < _FEW_WINDOWS:
+        return _FEW_RUINS * windows
+    return min(max(RUINS_PER_WINDOW * windows, FEWEST_RUINS), MOST_RUINS)
 
 
 def polish_windows(
@@ -136,7 +141,7 @@ class _PlainPolish:
         while ruins > 0 and work > 0 and len(self._windows) > fewest:
             chosen, leaves = self._ruin()
             ruins -= 1
-            work -= len(leaves)
+            work -= len(leaves) + len(leaves) ** 2 // _SQUARE
             if len(chosen) < 2:
                 continue
             created = self._recreate(leaves, len(chosen))
@@ -183,17 +188,22 @@ class _PlainPolish:
                 if self._used[other] < self._used[window]:
                     window = other
             return window
-        leaf = leaves[self._draw(len(leaves))] + self._draw(2 * _REACH + 1) - _REACH
+        reach = _REACH << (2 * self._draw(_WIDENINGS))
+        leaf = leaves[self._draw(len(leaves))] + self._draw(2 * reach + 1) - reach
         return self._window_of[min(max(leaf, 0), len(self._window_of) - 1)]
 
     def _recreate(self, leaves: list[int], most: int) -> list[list[int]] | None:
         """Return at most so many windows of these leaves, or None if they were not enough."""
         created: list[list[int]] = []
         pieces: list[_Piece] = [(self._union(leaves), 0, len(leaves))]
-        fewest_rows = self._draw(4) == 0
+        fewest_rows, shatters = self._draw(4) == 0, self._draw(4) == 0
         while pieces:
             at = max(range(len(pieces)), key=lambda at: pieces[at][0])  # the first of equals
             rows, start, stop = pieces[at]
+            if shatters and stop - start > 1 and self._draw(4):
+                pieces[at], right = self._cut(leaves, start, stop)
+                pieces.append(right)
+                continue
             place = self._find_place(created, leaves[start:stop], fewest_rows)
             may_open = place < 0 and rows <= self._seq_len and len(created) < most
             if may_open and (not created or stop - start == 1 or self._draw(2) == 0):

@@ -13,8 +13,9 @@ corpus, so all are tried, in this order:
 
 Where the bound on windows is reached, elimination and the last two, which cost most, are left out;
 where the rows are at their bound too, all that follow are. Fewer windows win, then fewer rows, then fewer
-attention edges, then the earlier rule. `polish` then works on the winner. A forest of more nodes
-than `STREAMING_NODES` is packed by `streaming` alone.
+attention edges, then the earlier rule. `polish` then works on the winner. Where a gap is left
+and the forest is small, `covering_bound` looks for a better bound. A forest of more nodes than
+`STREAMING_NODES` is packed by `streaming` alone.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from dagpack_cli.packing.bound import Bound, lower_bound, node_windows
 from dagpack_cli.packing.bundle import bundle_leaves
 from dagpack_cli.packing.chains import best_fit_decreasing
 from dagpack_cli.packing.closed_walk import closed_walk
+from dagpack_cli.packing.covering_bound import covering_bound
 from dagpack_cli.packing.eliminate import eliminate_bundles
 from dagpack_cli.packing.engine import Engine
 from dagpack_cli.packing.first_fit import first_fit
@@ -126,6 +128,8 @@ def pack_leaves(
         costs["polish"] = packing_cost(order, windows, engine=engine)
         if costs["polish"].key < costs[strategy].key:
             strategy, best = "polish", windows
+    # Nothing but a proof is to be had: windows beyond the bound are usually the bound's fault.
+    bound = bound.covered(covering_bound(forest, seq_len, best, proven=bound.windows, engine=engine))
     return Packed(leaf_windows=best, strategy=strategy, costs=costs, bound=bound)
 
 

@@ -8,7 +8,9 @@ train a row once, in the window where it is fresh, with all its counts and weigh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,12 +20,19 @@ from dagpack_cli.packing.placement import Placement
 from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.shards.siblings import largest_first
 from dagpack_cli.shards.window import Instances, WindowRows, fill_rows, ranges
-from dagpack_cli.trie import Engine, Trie, sweep_weights
+from dagpack_cli.trie import Engine, Trie, sweep_blocks, sweep_weights
 
-__all__ = ["MergedWindows", "RowTotals", "row_totals", "state_totals"]
+__all__ = ["MergedWindows", "RowTotals", "Zeros", "row_totals", "state_totals"]
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
+
+
+Zeros = Callable[[int, npt.DTypeLike], npt.NDArray[Any]]
+"""How an array with an entry a row is made: `numpy.zeros`, or what keeps it in a file."""
+
+_STEP = 1 << 22  # rows looked at at a time
+_TRAINED, _OWNED = np.uint8(1), np.uint8(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,42 +40,51 @@ class RowTotals:
     """What every distinct row stands for in all, row after row of the forest.
 
     Attributes:
-        counts: shape (num_rows,), int32.
+        counts: shape (num_nodes,), int64; the rows of a node have the same.
         weights: shape (num_rows,), float32.
-        supervised: shape (num_rows,), int64.
+        supervised: shape (num_rows,), int32.
     """
 
-    counts: Int32Array
+    counts: Int64Array
     weights: npt.NDArray[np.float32]
-    supervised: Int64Array
+    supervised: Int32Array
 
 
-def row_totals(rows: RowForest, pieces: Pieces, supervision: Supervision, engine: Engine = "auto") -> RowTotals:
-    """Return the totals of a forest from the pieces of its examples. O(rows + pairs that train)."""
+def row_totals(
+    rows: RowForest, pieces: Pieces, supervision: Supervision, engine: Engine = "auto", zeros: Zeros = np.zeros
+) -> RowTotals:
+    """Return the totals of a forest from the pieces of its examples. O(rows + pairs that train).
+
+    Args:
+        rows: the forest.
+        pieces: of its examples.
+        supervision: of the examples.
+        engine: of the sweeps.
+        zeros: makes the arrays with an entry a row: 8 bytes a row.
+    """
     placed = np.flatnonzero(pieces.nodes >= 0)
     placed = placed[np.argsort(pieces.nodes[placed], kind="stable")]
     nodes, examples = pieces.nodes[placed], pieces.examples[placed]
     runs, offsets = supervision.clip(examples, pieces.lows[placed], pieces.highs[placed])
     starts, ends = rows.first_targets, rows.first_targets + rows.forest.lengths
     passing = np.concatenate(([0], np.cumsum(np.bincount(nodes, minlength=len(starts)))))
-    counts = passing[rows.forest.ends] - passing[:-1]
-    weights, ones = supervision.weights[examples], np.ones(len(examples))
-    return RowTotals(
-        counts=np.repeat(counts, rows.forest.lengths).astype(np.int32),
-        weights=sweep_weights(starts, ends, nodes, runs, offsets, weights, engine=engine),
-        supervised=sweep_weights(starts, ends, nodes, runs, offsets, ones, dtype=np.float64, engine=engine).astype(
-            np.int64
-        ),
-    )
+    num_rows = int(rows.forest.lengths.sum())
+    weights, supervised = zeros(num_rows, np.float32), zeros(num_rows, np.int32)
+    for first, sums in sweep_blocks(starts, ends, nodes, runs, offsets, supervision.weights[examples], engine=engine):
+        weights[first : first + len(sums)] = sums
+    ones = np.ones(len(examples))
+    for first, numbers in sweep_blocks(starts, ends, nodes, runs, offsets, ones, dtype=np.float64, engine=engine):
+        supervised[first : first + len(numbers)] = numbers
+    return RowTotals(counts=passing[rows.forest.ends] - passing[:-1], weights=weights, supervised=supervised)
 
 
 def state_totals(rows: RowForest, trie: Trie) -> RowTotals:
-    """Return the totals of a state-merged forest, which its trie stores. O(rows)."""
+    """Return the totals of a state-merged forest, which its trie stores. O(rows), in memory."""
     tokens = ranges(rows.token_starts, rows.forest.lengths)
     return RowTotals(
-        counts=np.repeat(trie.counts[rows.trie_nodes], rows.forest.lengths),
+        counts=trie.counts[rows.trie_nodes].astype(np.int64),
         weights=trie.weights[tokens],
-        supervised=trie.supervised[tokens].astype(np.int64),
+        supervised=trie.supervised[tokens],
     )
 
 
@@ -81,6 +99,7 @@ class MergedWindows:
         supervision: the examples' supervised runs.
         totals: given where a row is trained once (``walk``, merge ``state``), else None.
         engine: of the weight sweep.
+        zeros: makes the array with a byte for every distinct row that stands in several windows.
         arrange: whether siblings stand in the order of `siblings.largest_first`, else in the forest's.
     """
 
@@ -94,6 +113,7 @@ class MergedWindows:
         totals: RowTotals | None,
         engine: Engine = "auto",
         *,
+        zeros: Zeros = np.zeros,
         arrange: bool = True,
     ) -> None:
         self.num_windows = placement.num_windows
@@ -107,13 +127,15 @@ class MergedWindows:
         self._piece_bounds = np.searchsorted(
             self.piece_windows[self._piece_order], np.arange(placement.num_windows + 1)
         )
-        # The forest's row before each node's first: a row's number in the forest says which row it is.
-        self._row_bases = np.cumsum(rows.forest.lengths) - rows.forest.lengths
-        self._owned_elsewhere = np.zeros(int(rows.forest.lengths.sum()) if totals is None else 0, dtype=bool)
         self._next_window = 0
-        # Only rows that stand in several windows have to know of one another.
+        # Where rows are trained once, their totals are found by their number in the forest. Else only rows
+        # that stand in several windows have to know of one another, and are numbered for it.
         self._repeats = np.bincount(placement.nodes, minlength=len(rows.forest.parents)) > 1
-        self._trained_somewhere = self._find_trained(trie) if totals is None else np.zeros(0, dtype=bool)
+        numbered = rows.forest.lengths if totals is not None else np.where(self._repeats, rows.forest.lengths, 0)
+        self._row_bases = np.cumsum(numbered) - numbered
+        self._marks = zeros(0 if totals is not None else int(numbered.sum()), np.uint8)
+        if totals is None:
+            self._mark_trained(trie)
 
     def batch(self, first: int, last: int) -> WindowRows:
         """Return windows ``[first, last)``. Batches are asked for in order, so that ``owned`` knows its past."""
@@ -205,10 +227,11 @@ class MergedWindows:
         owned = within >= np.repeat(fresh, instances.lengths)
         row_windows = np.repeat(instances.windows, instances.lengths)
         supervised = np.where(owned, totals.supervised[rows], 0)
+        counts = np.repeat(totals.counts[nodes].astype(np.int32), instances.lengths)
         return fill_rows(
             instances,
             self._tokens,
-            counts=np.where(owned, totals.counts[rows], 0).astype(np.int32),
+            counts=np.where(owned, counts, np.int32(0)),
             weights=np.where(owned, totals.weights[rows], np.float32(0)),
             owned=owned,
             num_supervised=np.bincount(row_windows, weights=supervised, minlength=instances.num_windows).astype(
@@ -223,35 +246,39 @@ class MergedWindows:
         lengths = instances.lengths[repeated]
         at = ranges((np.cumsum(instances.lengths) - instances.lengths)[repeated], lengths)
         rows = ranges(self._row_bases[nodes[repeated]], lengths)
-        open_rows = (weights[at] != 0) | ~self._trained_somewhere[rows]
-        open_rows &= ~self._owned_elsewhere[rows]
+        marks = self._marks[rows]
+        open_rows = (weights[at] != 0) | (marks & _TRAINED == 0)
+        open_rows &= marks & _OWNED == 0
         candidates = np.flatnonzero(open_rows)
         _, firsts = np.unique(rows[candidates], return_index=True)
         owned[at] = False
         owned[at[candidates[firsts]]] = True
-        self._owned_elsewhere[rows[candidates]] = True
+        self._marks[rows[candidates]] |= _OWNED
         return owned
 
-    def _find_trained(self, trie: Trie) -> npt.NDArray[np.bool_]:
-        """Return, for every distinct row that is repeated, whether its weight is not 0 in some window.
+    def _mark_trained(self, trie: Trie) -> None:
+        """Mark every distinct row that is repeated and has a weight other than 0 in some window.
 
         Where no weight is negative, nothing cancels and no example was dropped, the trie's totals say so.
         """
-        trained = np.zeros(len(self._owned_elsewhere), dtype=bool)
         if not (self._supervision.weights < 0).any() and not self._pieces.num_dropped_examples:
             repeated = np.flatnonzero(self._repeats)
             lengths = self._rows.forest.lengths[repeated]
-            totals = trie.weights[ranges(self._rows.token_starts[repeated], lengths)]
-            trained[ranges(self._row_bases[repeated], lengths)] = totals != 0
-            return trained
-        step = max(1, 4_000_000 * self.num_windows // max(1, int(self._placement.ends.sum())))
+            for nodes in np.split(repeated, np.flatnonzero(np.diff(np.cumsum(lengths) // _STEP)) + 1):
+                sizes = self._rows.forest.lengths[nodes]
+                totals = trie.weights[ranges(self._rows.token_starts[nodes], sizes)]
+                self._marks[ranges(self._row_bases[nodes], sizes)[totals != 0]] |= _TRAINED
+            return
+        step = max(1, _STEP * self.num_windows // max(1, int(self._placement.ends.sum())))
         for first in range(0, self.num_windows, step):
             last = min(first + step, self.num_windows)
             instances, nodes, _ = self._instances(first, last)
             _, weights, _ = self._shares(first, last, instances, nodes)
-            rows = ranges(self._row_bases[nodes], instances.lengths)
-            trained[rows[weights != 0]] = True
-        return trained
+            several = self._repeats[nodes]
+            starts = np.cumsum(instances.lengths) - instances.lengths
+            at = ranges(starts[several], instances.lengths[several])
+            rows = ranges(self._row_bases[nodes[several]], instances.lengths[several])
+            self._marks[rows[weights[at] != 0]] |= _TRAINED
 
 
 def _piece_windows(placement: Placement, pieces: Pieces, rows: RowForest) -> Int64Array:

@@ -1,9 +1,10 @@
-"""Dedup: the examples of all splits become one trie a partition, and a table of their provenance."""
+"""Dedup: the examples of all inputs become one trie a partition, and a table of their provenance."""
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,41 +12,37 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.claims import join_families, settle_claims
+from dagpack_cli.corpora import STILL_WRITTEN
 from dagpack_cli.errors import DataError, UsageError
 from dagpack_cli.examples import (
     EMPTY,
     KEPT,
     SINGLE_TOKEN,
+    STATUSES,
     UNTRAINED,
     Examples,
-    load_splits,
+    Segment,
+    load_examples,
     provenance_table,
-    read_lines,
     write_provenance,
 )
+from dagpack_cli.failpoints import step
 from dagpack_cli.lints import sharing_stops
 from dagpack_cli.manifest import IngestOptions, InputEntry, Manifest, TrieOptions, fingerprint, parse_options
-from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.partitions import PARTITIONS, assign_partitions
 from dagpack_cli.profile import rows_also_in, trie_profile
+from dagpack_cli.stages.cache import ReadSource, source_symbols
+from dagpack_cli.stages.partition_trie import write_trie
 from dagpack_cli.stages.receipts import Listener, read_receipt, write_receipt
-from dagpack_cli.tokenizing import Symbols, Tokenizer, load_tokenizer, merge_symbols, shown_symbol
+from dagpack_cli.storage import sync_tree
+from dagpack_cli.tokenizing import Symbols, Tokenizer, load_tokenizer, merge_symbols
 from dagpack_cli.tokenizing.stability import Stability
-from dagpack_cli.trie import (
-    Engine,
-    Trie,
-    build_trie,
-    check_weights,
-    count_transitions,
-    markov_conflicts,
-    merge_states,
-    save_trie,
-    sweep_weights,
-)
+from dagpack_cli.trie import Engine, Trie, open_trie
 
-__all__ = ["TrieInfo", "dedup_splits"]
+__all__ = ["TrieInfo", "dedup_sources"]
 
 Int64Array = npt.NDArray[np.int64]
+_KEPT, _UNTRAINED = np.int8(STATUSES.index(KEPT)), np.int8(STATUSES.index(UNTRAINED))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,23 +93,27 @@ class TrieInfo:
         return None if value is None else int(value)
 
 
-def dedup_splits(
+def dedup_sources(
     staged: Path,
     spec: dict[str, Any],
-    receipts: list[dict[str, Any]],
+    sources: Sequence[ReadSource],
     options: TrieOptions,
     *,
     engine: Engine,
+    memory: int,
+    workers: int,
     listener: Listener,
 ) -> Path:
     """Build the tries of a staged ingest; return the folder that holds them, complete.
 
     Args:
-        staged: the staged build, with all splits read.
+        staged: the folder of the staged build.
         spec: of the ingest: tokenizer, options, inputs, fingerprint.
-        receipts: of the splits.
+        sources: all inputs, read, in canonical order.
         options: of the trie.
         engine: never changes the result.
+        memory: bytes that a sort may hold at a time; never changes it either.
+        workers: threads that sort; nor do they.
         listener: hears notes.
 
     Raises:
@@ -126,42 +127,46 @@ def dedup_splits(
     partial = staged / f"trie-{trie_fingerprint[:12]}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    examples, tokenizer = _load(staged, spec, options)
+    examples, tokenizer = _load(sources, spec, options)
     root, vocab_size = _virtual_root(tokenizer, options, examples)
-    tokenizer.save(partial / "tokenizer")
-    for name, source in spec["chat_template_sources"].items():
-        file = "chat_template.jinja" if name == "default" else f"chat_template_{name}.jinja"
-        (partial / "tokenizer" / file).write_text(source, encoding="utf-8")
-    groups = join_families(
-        examples.keys, examples.run_owners, examples.meta.column("group").to_pylist(), examples.families
-    )
+    with step("tokenizer-write"):
+        tokenizer.save(partial / "tokenizer")
+        for name, source in spec["chat_template_sources"].items():
+            file = "chat_template.jinja" if name == "default" else f"chat_template_{name}.jinja"
+            (partial / "tokenizer" / file).write_text(source, encoding="utf-8")
     first_target = 1 if root is None else 0
-    never = _statuses(examples, first_target) == UNTRAINED
-    examples = examples.with_runs(settle_claims(examples.keys, examples.run_owners))
+    given = examples
+    never = _statuses(given, first_target) == _UNTRAINED
+    examples = given.with_runs(settle_claims(given.keys, given.run_owners))
     statuses = _statuses(examples, first_target)
-    repeated = int(np.count_nonzero((statuses == UNTRAINED) & ~never))
-    reading = _reading(spec, receipts) | {"untrained": int(np.count_nonzero(never)), "repeated": repeated}
-    parts = assign_partitions(
-        examples.tokens,
-        examples.offsets,
-        examples.runs,
-        examples.run_offsets,
-        groups,
-        first_target=first_target,
-        val_fraction=options.val_fraction,
-        seed=options.seed,
-    )
+    repeated = int(np.count_nonzero((statuses == _UNTRAINED) & ~never))
+    reading = _reading(spec, sources) | {"untrained": int(np.count_nonzero(never)), "repeated": repeated}
+    parts = np.zeros(examples.num_examples, dtype=np.int8)
+    if options.val_fraction:
+        groups, families = (column.to_pylist() for column in (given.meta.column("group"), given.families))
+        parts = assign_partitions(
+            examples.sequences,
+            examples.runs,
+            examples.run_offsets,
+            join_families(given.keys, given.run_owners, groups, families),
+            first_target=first_target,
+            val_fraction=options.val_fraction,
+            seed=options.seed,
+        )
     end_nodes = np.full(examples.num_examples, -1, dtype=np.int64)
     symbols = list(tokenizer.symbols) if isinstance(tokenizer, Symbols) else None
     profiles: dict[str, Any] = {}
     tries: dict[str, Trie] = {}
     for number, name in enumerate(PARTITIONS):
-        chosen = np.flatnonzero((parts == number) & (statuses == KEPT))
+        chosen = np.flatnonzero((parts == number) & (statuses == _KEPT))
         if name == "train" or options.val_fraction:  # empty or not: its examples are in the ledger
-            trie, ends, conflicts = _partition_trie(examples, chosen, root, options, symbols, engine)
-            end_nodes[chosen] = ends
+            folder = partial / "trie" / name
+            with step("trie-write"):
+                end_nodes[chosen], conflicts = write_trie(
+                    examples, chosen, root, options, symbols, folder, engine=engine, memory=memory, workers=workers
+                )
             _report_conflicts(conflicts, options, listener)
-            save_trie(trie, partial / "trie" / name)
+            trie = open_trie(folder)
             profiles[name] = trie_profile(trie, tokenizer.decode) | {"markov_conflicts": conflicts}
             if tokenizer.kind in ("bytes", "huggingface"):
                 profiles[name]["sharing_stops"] = sharing_stops(trie, tokenizer.decode)
@@ -171,8 +176,9 @@ def dedup_splits(
     if "val" in tries and options.merge == "prefix" and options.min_shared == 1:
         profiles["val"]["supervised_rows"] = int(np.count_nonzero(tries["val"].weights))
         profiles["val"]["supervised_rows_also_in_train"] = rows_also_in(tries["val"], tries["train"])
-    table = provenance_table(examples, [PARTITIONS[part] for part in parts], statuses.tolist(), end_nodes)
-    write_provenance(partial / "examples.parquet", table, None, {})
+    table = provenance_table(examples, parts, PARTITIONS, statuses, end_nodes)
+    with step("provenance-write"):
+        write_provenance(partial / "examples.parquet", table, None, {})
     identity = tokenizer.identity() | {"vocab_size": vocab_size, "virtual_root": root}
     if spec["chat_template"] is not None:
         identity["chat_template"] = spec["chat_template"]
@@ -187,24 +193,27 @@ def dedup_splits(
         reading=reading,
         profiles=profiles,
     )
+    sync_tree(partial)  # before the receipt that vouches for it
     write_receipt(partial, asdict(info))
     shutil.rmtree(directory, ignore_errors=True)
-    partial.rename(directory)
+    with step("trie-rename"):
+        partial.rename(directory)
     return directory
 
 
-def _statuses(examples: Examples, first_target: int) -> npt.NDArray[np.str_]:
-    """Return what becomes of every example before the trie: shape (num_examples,)."""
-    lengths = np.diff(examples.offsets)
+def _statuses(examples: Examples, first_target: int) -> npt.NDArray[np.int8]:
+    """Return what becomes of every example before the trie, as an index into `STATUSES`: shape (num_examples,)."""
+    lengths = examples.sequences.lengths
     pairs = np.maximum(lengths - first_target, 0)
     trains = np.zeros(examples.num_examples, dtype=np.bool_)
     trains[examples.run_owners[examples.runs[:, 1] > first_target]] = True
-    kept = np.where(examples.chats & ~trains, UNTRAINED, KEPT)
-    return np.asarray(np.where(lengths == 0, EMPTY, np.where(pairs == 0, SINGLE_TOKEN, kept)))
+    statuses = np.where(examples.chats & ~trains, _UNTRAINED, _KEPT)
+    statuses[pairs == 0] = STATUSES.index(SINGLE_TOKEN)
+    statuses[lengths == 0] = STATUSES.index(EMPTY)
+    return statuses
 
 
-def _load(staged: Path, spec: dict[str, Any], options: TrieOptions) -> tuple[Examples, Tokenizer]:
-    splits = [staged / "splits" / f"{number:05d}" for number in range(len(spec["splits"]))]
+def _load(sources: Sequence[ReadSource], spec: dict[str, Any], options: TrieOptions) -> tuple[Examples, Tokenizer]:
     name, bos, eos = spec["tokenizer"]
     if name != "symbols":
         tokenizer = load_tokenizer(name, bos=bos, eos=eos)
@@ -215,7 +224,7 @@ def _load(staged: Path, spec: dict[str, Any], options: TrieOptions) -> tuple[Exa
                 "game transitions or given ids, whose next step depends on the state alone",
                 hint="leave --merge out: equal prefixes are merged",
             )
-        return load_splits(splits), tokenizer
+        return load_examples([_segment(source) for source in sources]), tokenizer
     if options.merge == "state" and spec["options"]["predict"] == "action":
         raise UsageError(
             "--merge state",
@@ -223,8 +232,13 @@ def _load(staged: Path, spec: dict[str, Any], options: TrieOptions) -> tuple[Exa
             "prefix keeps what led to it",
             hint="leave --merge out, or --predict next-state",
         )
-    symbols, remaps = merge_symbols([read_lines(split / "symbols.jsonl") for split in splits])
-    return load_splits(splits, remaps), Symbols(symbols, virtual_root=options.virtual_root == "auto")
+    symbols, remaps = merge_symbols(source_symbols(sources))
+    segments = [_segment(source, remap) for source, remap in zip(sources, remaps, strict=True)]
+    return load_examples(segments), Symbols(symbols, virtual_root=options.virtual_root == "auto")
+
+
+def _segment(source: ReadSource, remap: npt.NDArray[np.int32] | None = None) -> Segment:
+    return Segment(source.directory, source.facts["first"], source.facts["last"], remap)
 
 
 def _virtual_root(tokenizer: Tokenizer, options: TrieOptions, examples: Examples) -> tuple[int | None, int]:
@@ -232,7 +246,7 @@ def _virtual_root(tokenizer: Tokenizer, options: TrieOptions, examples: Examples
     size = tokenizer.vocab_size
     if size is None:  # given ids: the vocabulary is what was given
         given = options.virtual_root or ""
-        size = max(int(examples.tokens.max(initial=-1)), int(given) if given.isdecimal() else -1) + 1
+        size = max(examples.sequences.largest(), int(given) if given.isdecimal() else -1) + 1
     if options.virtual_root is None:
         return None, size
     if options.virtual_root == "auto":
@@ -248,116 +262,32 @@ def _virtual_root(tokenizer: Tokenizer, options: TrieOptions, examples: Examples
     return root, size
 
 
-def _reading(spec: dict[str, Any], receipts: list[dict[str, Any]]) -> dict[str, Any]:
-    bad = [entry for receipt in receipts for entry in receipt["bad"]]
+def _reading(spec: dict[str, Any], sources: Sequence[ReadSource]) -> dict[str, Any]:
+    """Return what reading counted, over all inputs."""
+    facts = [source.facts for source in sources]
+    bad = [entry for one in facts for entry in one["bad"]]
+    silent = [one["name"] for one in facts if one["first"] == one["last"]]
+    unfinished = sum(reason == STILL_WRITTEN for _, reason in spec["ignored"])
+    formats: dict[str, list[int]] = {}
+    stability = Stability()
+    for one in facts:
+        files, examples = formats.get(one["format"], [0, 0])
+        formats[one["format"]] = [files + 1, examples + one["last"] - one["first"]]
+        stability = stability.merge(Stability.from_json(one["stability"]))
     return {
         "files": len(spec["inputs"]),
-        "ignored_files": len(spec["ignored"]),
-        "records": sum(receipt["records"] for receipt in receipts),
-        "bad_records": sum(receipt["bad_records"] for receipt in receipts) + len(spec["skipped"]),
+        "ignored_files": len(spec["ignored"]) - unfinished,
+        "unfinished": unfinished + sum(one["unfinished"] for one in facts),
+        "records": sum(one["records"] for one in facts),
+        "bad_records": sum(one["bad_records"] for one in facts) + len(spec["skipped"]),
         "bad": (spec["skipped"] + bad)[:20],
-        "dropped_transitions": sum(receipt["dropped_transitions"] for receipt in receipts),
-        "rejected": sum(receipt["rejected"] for receipt in receipts),
-        "formats": _formats(receipts),
-        "silent_files": sum(receipt["silent_files"] for receipt in receipts),
-        "silent": [name for receipt in receipts for name in receipt["silent"]][:20],
-        "stability": _stability(receipts),
+        "dropped_transitions": sum(one["dropped_transitions"] for one in facts),
+        "rejected": sum(one["rejected"] for one in facts),
+        "formats": dict(sorted(formats.items())),
+        "silent_files": len(silent),
+        "silent": silent[:20],
+        "stability": stability.to_json(),
     }
-
-
-def _formats(receipts: list[dict[str, Any]]) -> dict[str, list[int]]:
-    """Return the files and examples of every format."""
-    found: dict[str, list[int]] = {}
-    for receipt in receipts:
-        for name, numbers in receipt["formats"].items():
-            found[name] = [old + new for old, new in zip(found.get(name, [0, 0]), numbers, strict=True)]
-    return dict(sorted(found.items()))
-
-
-def _stability(receipts: list[dict[str, Any]]) -> dict[str, Any]:
-    total = Stability()
-    for receipt in receipts:
-        total = total.merge(Stability.from_json(receipt["stability"]))
-    return total.to_json()
-
-
-def _partition_trie(
-    examples: Examples,
-    chosen: Int64Array,
-    root: int | None,
-    options: TrieOptions,
-    symbols: list[bytes] | None,
-    engine: Engine,
-) -> tuple[Trie, Int64Array, list[Any]]:
-    """Return the trie of some examples, with weights, their end nodes, and Markov conflicts."""
-    tokens, offsets = _gather(examples, chosen, root)
-    shift = 0 if root is None else 1
-    supervision = gather_supervision(examples.runs, examples.run_offsets, examples.weights, chosen, shift)
-    lengths = np.diff(offsets)
-    ones, index = np.ones(len(chosen), dtype=np.int64), np.arange(len(chosen))
-    runs, run_offsets = supervision.clip(index, ones, lengths)
-    conflicts: list[Any] = []
-    if options.merge == "state" or symbols is not None:
-        owners = np.repeat(index, np.diff(run_offsets))
-        change = np.zeros(len(tokens) + 1, dtype=np.int64)
-        np.add.at(change, offsets[owners] + runs[:, 0], 1)
-        np.add.at(change, offsets[owners] + runs[:, 1], -1)
-        trains = np.cumsum(change[:-1]) > 0
-        weights = np.where(trains, np.repeat(supervision.weights, lengths), 0.0)
-        transitions = count_transitions(tokens, offsets, weights, trains)
-        if symbols is not None:
-            conflicts = [
-                [shown_symbol(state), action, [shown_symbol(outcome) for outcome in outcomes]]
-                for state, action, outcomes in markov_conflicts(transitions, symbols)
-            ]
-        if options.merge == "state":
-            return merge_states(transitions), np.full(len(chosen), -1, dtype=np.int64), conflicts
-    trie, ends = build_trie(tokens, offsets, min_shared=options.min_shared, engine=engine)
-    order = np.argsort(ends, kind="stable")
-    sorted_runs, sorted_offsets = supervision.clip(index[order], ones, lengths[order])
-    starts = trie.depths.astype(np.int64)
-    sums = sweep_weights(
-        starts,
-        starts + np.diff(trie.offsets),
-        ends[order],
-        sorted_runs,
-        sorted_offsets,
-        supervision.weights[order],
-        engine=engine,
-    )
-    check_weights(sums)
-    return replace(trie, weights=sums), ends, conflicts
-
-
-def _gather(examples: Examples, chosen: Int64Array, root: int | None) -> tuple[npt.NDArray[np.int32], Int64Array]:
-    """Return the tokens of some examples end to end, each after the virtual root if there is one."""
-    lengths = np.diff(examples.offsets)[chosen]
-    if root is None and len(chosen) == examples.num_examples:
-        return examples.tokens, examples.offsets
-    extra = 0 if root is None else 1
-    offsets = np.concatenate(([0], np.cumsum(lengths + extra)))
-    tokens = np.empty(int(offsets[-1]), dtype=np.int32)
-    bounds = offsets.tolist()
-    sources = examples.offsets.tolist()
-    for number, example in enumerate(chosen.tolist()):
-        if root is not None:
-            tokens[bounds[number]] = root
-        tokens[bounds[number] + extra : bounds[number + 1]] = examples.tokens[sources[example] : sources[example + 1]]
-    return tokens, offsets
-
-
-def gather_supervision(
-    runs: npt.NDArray[np.int32],
-    run_offsets: Int64Array,
-    weights: npt.NDArray[np.float64],
-    chosen: Int64Array,
-    shift: int,
-) -> Supervision:
-    """Return the supervision of some examples, by depth in the trie: a virtual root shifts it by one."""
-    sizes = np.diff(run_offsets)[chosen]
-    offsets = np.concatenate(([0], np.cumsum(sizes)))
-    index = np.arange(int(offsets[-1])) + np.repeat(run_offsets[:-1][chosen] - offsets[:-1], sizes)
-    return Supervision.of(runs[index].astype(np.int64) + shift, offsets, weights[chosen])
 
 
 def _report_conflicts(conflicts: list[Any], options: TrieOptions, listener: Listener) -> None:

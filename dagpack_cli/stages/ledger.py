@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.errors import NoInputError
-from dagpack_cli.examples import EMPTY, SINGLE_TOKEN, UNTRAINED
+from dagpack_cli.examples import EMPTY, SINGLE_TOKEN, STATUSES, UNTRAINED, status_codes
 from dagpack_cli.manifest import (
     PackOptions,
 )
@@ -37,11 +37,11 @@ Int64Array = npt.NDArray[np.int64]
 def partition_ledger(partition: Partition, planned: Planned, report: ShardReport, info: TrieInfo) -> dict[str, Any]:
     """Return what came in and where it is; a ledger that does not balance is a bug."""
     rows = partition.rows_of_table
-    statuses = np.asarray(partition.table.column("status"))[rows]
+    statuses = status_codes(partition.table)[rows]
     lengths = np.asarray(partition.table.column("num_tokens"), dtype=np.int64)[rows]
     root = 0 if info.virtual_root is None else 1
     pairs = np.maximum(lengths - 1 + np.where(lengths > 0, root, 0), 0)
-    untrained = statuses == UNTRAINED
+    untrained = statuses == STATUSES.index(UNTRAINED)
     pieces = planned.pieces
     dropped_examples = pieces.num_dropped_examples
     state = info.trie.merge == "state"
@@ -49,8 +49,8 @@ def partition_ledger(partition: Partition, planned: Planned, report: ShardReport
         "examples": {
             "in": len(rows),
             "kept": len(partition.chosen) - dropped_examples,
-            "empty": int(np.count_nonzero(statuses == EMPTY)),
-            "single_token": int(np.count_nonzero(statuses == SINGLE_TOKEN)),
+            "empty": int(np.count_nonzero(statuses == STATUSES.index(EMPTY))),
+            "single_token": int(np.count_nonzero(statuses == STATUSES.index(SINGLE_TOKEN))),
             "dropped": dropped_examples + int(np.count_nonzero(untrained)),
         },
         "pairs": {
@@ -131,8 +131,11 @@ def check_trains(packing: dict[str, Any], ledger: dict[str, Any], info: TrieInfo
 def packing_summary(
     partition: Partition, planned: Planned, report: ShardReport, options: PackOptions, engine: Engine
 ) -> dict[str, Any]:
-    """Return what a partition's windows cost, the bound on it, and what the baselines would cost."""
-    return {
+    """Return what a partition's windows cost, the bound on it, and what the baselines would cost.
+
+    Where prefixes are merged, also what several ``--min-shared`` would cost, estimated.
+    """
+    facts = {
         "windows": report.num_windows,
         "rows": report.num_rows,
         "distinct_rows": planned.distinct_rows,
@@ -147,11 +150,17 @@ def packing_summary(
         "tried": {name: asdict(cost) for name, cost in planned.tried.items()},
         "baselines": baselines_of(partition, options, engine) | planned.others,
     }
+    return facts | {"min_shared": planned.min_shared} if planned.min_shared else facts
 
 
 def bound_facts(bound: Bound) -> dict[str, int]:
-    """Return a bound as it is stored."""
-    return {"windows": bound.windows, "rows": bound.rows, "attention_edges": bound.attention}
+    """Return a bound as it is stored; ``covering_windows`` are those of the covering bound, 0 if it proved nothing."""
+    return {
+        "windows": bound.windows,
+        "rows": bound.rows,
+        "attention_edges": bound.attention,
+        "covering_windows": bound.covering_windows,
+    }
 
 
 def baselines_of(partition: Partition, options: PackOptions, engine: Engine) -> dict[str, dict[str, int]]:

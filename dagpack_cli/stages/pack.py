@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.examples import DROPPED, KEPT, read_provenance, write_provenance
+from dagpack_cli.examples import DROPPED, KEPT, STATUSES, read_provenance, status_codes, write_provenance
+from dagpack_cli.failpoints import step
 from dagpack_cli.manifest import (
     FORMAT_VERSION,
     FileEntry,
@@ -20,6 +21,7 @@ from dagpack_cli.manifest import (
     fingerprint,
     library_versions,
 )
+from dagpack_cli.memory import Scratch
 from dagpack_cli.partitions import PARTITIONS
 from dagpack_cli.shards import (
     windows_per_file,
@@ -51,6 +53,7 @@ def pack_trie(
     *,
     link: bool,
     engine: Engine,
+    memory: int,
     workers: int,
     listener: Listener,
 ) -> Manifest:
@@ -63,6 +66,7 @@ def pack_trie(
         staged: the folder to write; what is in it is removed first.
         link: whether the trie's files may be hard links to the source's, which is then removed.
         engine: never changes the result.
+        memory: bytes that the build may hold; arrays with an entry a row beyond an eighth of it are kept in files.
         workers: threads that write; they never change it either.
         listener: hears progress and notes.
 
@@ -80,7 +84,8 @@ def pack_trie(
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
     for name in ("trie", "tokenizer"):
-        shutil.copytree(source / name, staged / name, copy_function=_link_or_copy if link else shutil.copyfile)
+        with step("trie-link"):
+            shutil.copytree(source / name, staged / name, copy_function=_link_or_copy if link else shutil.copyfile)
     metadata = {
         "dagpack.format_version": str(FORMAT_VERSION),
         "dagpack.seq_len": str(options.seq_len),
@@ -91,19 +96,21 @@ def pack_trie(
     ledger: dict[str, Any] = {}
     packing: dict[str, Any] = {}
     provenance = _Provenance(table)
+    scratch = Scratch(staged, memory // 8)
     for partition in partitions:
-        planned = plan_windows(partition, info, options, engine)
-        report = write_shards(
-            staged / "shards",
-            partition.name,
-            planned.windows,
-            shard_format=options.shard_format,
-            window_len=options.capacity,
-            metadata=metadata | {"dagpack.partition": partition.name},
-            compression_level=options.compression_level,
-            workers=workers,
-            progress=lambda _: None,
-        )
+        planned = plan_windows(partition, info, options, engine, scratch.zeros)
+        with step("shards-write"):
+            report = write_shards(
+                staged / "shards",
+                partition.name,
+                planned.windows,
+                shard_format=options.shard_format,
+                window_len=options.capacity,
+                metadata=metadata | {"dagpack.partition": partition.name},
+                compression_level=options.compression_level,
+                workers=workers,
+                progress=lambda _: None,
+            )
         listener.progress("pack", len(packing) + 1, len(partitions))
         provenance.add(partition, planned)
         ledger[partition.name] = partition_ledger(partition, planned, report, info)
@@ -111,7 +118,8 @@ def pack_trie(
     ledger["total"] = total_ledger(ledger, info)
     ledger["reading"] = info.reading
     check_trains(packing, ledger, info, options.on_long)
-    write_provenance(staged / "examples.parquet", table, provenance.windows(), metadata, provenance.statuses())
+    with step("examples-write"):
+        write_provenance(staged / "examples.parquet", table, provenance.windows(), metadata, provenance.statuses())
     rows = {f"shards/{path.name}": 0 for path in (staged / "shards").glob("*")}
     manifest = Manifest(
         fingerprint=build_fingerprint,
@@ -128,7 +136,8 @@ def pack_trie(
         packing=packing,
         statistics={"trie": info.profiles},
     )
-    (staged / "manifest.json").write_bytes(manifest.to_bytes())
+    with step("manifest-write"):
+        (staged / "manifest.json").write_bytes(manifest.to_bytes())
     return manifest
 
 
@@ -155,8 +164,8 @@ class _Provenance:
     """Collects, partition by partition, which windows each example is in and what was dropped."""
 
     def __init__(self, table: Any) -> None:
-        self._statuses = np.asarray(table.column("status")).astype(object)
-        self._statuses[self._statuses == DROPPED] = KEPT
+        self._statuses = status_codes(table)
+        self._statuses[self._statuses == STATUSES.index(DROPPED)] = STATUSES.index(KEPT)
         self._num = table.num_rows
         self._examples: list[Int64Array] = []
         self._windows: list[Int64Array] = []
@@ -169,7 +178,7 @@ class _Provenance:
         self._windows.append(windows[placed])
         if pieces.num_dropped_examples:
             gone = np.setdiff1d(np.arange(len(partition.chosen)), pieces.examples)
-            self._statuses[partition.chosen[gone]] = DROPPED
+            self._statuses[partition.chosen[gone]] = STATUSES.index(DROPPED)
 
     def windows(self) -> tuple[Int64Array, Int64Array]:
         """Return offsets and window numbers of every example."""
@@ -179,9 +188,9 @@ class _Provenance:
         sizes = np.bincount(examples, minlength=self._num)
         return np.concatenate(([0], np.cumsum(sizes))), windows[order]
 
-    def statuses(self) -> list[str]:
-        """Return what became of every example."""
-        return [str(status) for status in self._statuses]
+    def statuses(self) -> npt.NDArray[np.int8]:
+        """Return what became of every example, as an index into `STATUSES`."""
+        return self._statuses
 
 
 def _rows_of(name: str, rows: dict[str, int]) -> int | None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dagpack_cli.comparison import Costs, compare_packers
 from dagpack_cli.errors import DataError, UsageError
-from dagpack_cli.examples import DROPPED, KEPT, supervised_runs
+from dagpack_cli.examples import DROPPED, KEPT, equals, supervised_runs
 from dagpack_cli.manifest import (
     UNMERGED_LAYOUTS,
     Manifest,
@@ -31,14 +31,17 @@ from dagpack_cli.packing import (
     place_leaves,
     walk_forest,
 )
-from dagpack_cli.packing.pieces import ExampleEnds, Pieces, RowForest, cut_examples, cut_forest
+from dagpack_cli.packing.pieces import ExampleEnds, Pieces, RowForest, cut_examples
 from dagpack_cli.shards import (
     MergedWindows,
     UnmergedWindows,
+    Zeros,
     row_totals,
     state_totals,
 )
-from dagpack_cli.stages.dedup import TrieInfo, gather_supervision
+from dagpack_cli.stages.apart import cut_rows, estimate_min_shared
+from dagpack_cli.stages.dedup import TrieInfo
+from dagpack_cli.stages.partition_trie import gather_supervision
 from dagpack_cli.trie import Engine, Trie, open_trie
 
 __all__ = [
@@ -105,13 +108,13 @@ class Planned:
     distinct_rows: int
     removed: int  # merge state: crossings of rows cut or pruned; else 0
     truncated: int
+    min_shared: list[dict[str, Any]]  # estimates for other N, see `estimate_min_shared`
 
 
 def load_partition(name: str, source: Path, info: TrieInfo, table: Any) -> Partition:
     """Return a partition of a trie in ``source``, its examples taken from the provenance table."""
-    rows = np.flatnonzero(np.asarray(table.column("partition")) == name)
-    statuses = np.asarray(table.column("status"))[rows]
-    chosen = rows[(statuses == KEPT) | (statuses == DROPPED)]
+    rows = np.flatnonzero(equals(table, "partition", name))
+    chosen = rows[equals(table, "status", KEPT, DROPPED)[rows]]
     runs, run_offsets = supervised_runs(table)
     shift = 0 if info.virtual_root is None else 1
     lengths = np.asarray(table.column("num_tokens"), dtype=np.int64)
@@ -177,8 +180,13 @@ def check_lengths(partition: Partition, info: TrieInfo, options: PackOptions) ->
     )
 
 
-def plan_windows(partition: Partition, info: TrieInfo, options: PackOptions, engine: Engine) -> Planned:
-    """Return the windows of a partition in the layout asked for, and the lower bound on them."""
+def plan_windows(
+    partition: Partition, info: TrieInfo, options: PackOptions, engine: Engine, zeros: Zeros = np.zeros
+) -> Planned:
+    """Return the windows of a partition in the layout asked for, and the lower bound on them.
+
+    ``zeros`` makes arrays with an entry for every distinct row.
+    """
     trie, ends = partition.trie, partition.ends
     if options.layout in UNMERGED_LAYOUTS:
         return _plan_unmerged(trie, ends, options, engine)
@@ -189,23 +197,39 @@ def plan_windows(partition: Partition, info: TrieInfo, options: PackOptions, eng
     if state:
         totals = state_totals(rows, trie)
     elif options.layout == "walk":
-        totals = row_totals(rows, pieces, ends.supervision, engine)
+        totals = row_totals(rows, pieces, ends.supervision, engine, zeros)
     arrange = options.layout == "dag"  # the walk is an order of its own
-    windows = MergedWindows(trie, rows, placed.placement, pieces, ends.supervision, totals, engine, arrange=arrange)
+    windows = MergedWindows(
+        trie, rows, placed.placement, pieces, ends.supervision, totals, engine, zeros=zeros, arrange=arrange
+    )
     removed = truncated = 0
-    if state:
-        lost = int(_state_pairs(trie) - totals.counts.sum(dtype=np.int64)) if totals is not None else 0
+    if state and totals is not None:
+        lost = _state_pairs(trie) - int((totals.counts * rows.forest.lengths).sum())
         truncated = _state_truncated(trie, options) if options.on_long == "truncate" else 0
         removed = lost - truncated
     distinct = int(rows.forest.lengths.sum())
     return Planned(
-        windows, pieces, placed.bound, placed.strategy, placed.tried, placed.others, distinct, removed, truncated
+        windows,
+        pieces,
+        placed.bound,
+        placed.strategy,
+        placed.tried,
+        placed.others,
+        distinct,
+        removed,
+        truncated,
+        [] if state else estimate_min_shared(trie, ends, info.trie, options, engine),
     )
 
 
-def place_windows(partition: Partition, info: TrieInfo, options: PackOptions, engine: Engine) -> Placed:
-    """Return what stands in which window of a merged layout, the bound, and what other packers would need."""
-    rows, pieces = _cut(partition, options, state=info.trie.merge == "state")
+def place_windows(
+    partition: Partition, info: TrieInfo, options: PackOptions, engine: Engine, *, min_shared: int | None = None
+) -> Placed:
+    """Return what stands in which window of a merged layout, the bound, and what other packers would need.
+
+    With ``min_shared`` as if the trie had been merged with it; see `cut_rows`.
+    """
+    rows, pieces = cut_rows(partition.trie, partition.ends, info.trie, options, min_shared=min_shared, engine=engine)
     forest, size = rows.forest, options.capacity
     tried: dict[str, Cost] = {}
     if options.layout == "walk":
@@ -229,21 +253,6 @@ def _arrival(forest: Forest, pieces: Pieces) -> Int64Array | None:
     return np.argsort(first[forest.leaves], kind="stable")
 
 
-def _cut(partition: Partition, options: PackOptions, *, state: bool) -> tuple[RowForest, Pieces]:
-    """Return the forest of rows of a merged layout, and the pieces of its examples."""
-    trie = partition.trie
-    return cut_forest(
-        trie.offsets,
-        trie.parents,
-        trie.depths,
-        options.seq_len,
-        options.on_long,
-        prune=options.prune,
-        examples=None if state else partition.ends,
-        supervised=trie.supervised if state else None,
-    )
-
-
 def kept_pieces(path: Path, manifest: Manifest, table: Any, part: str) -> Iterator[tuple[int, int, int]]:
     """Yield (trie node where the example ends, first target, exclusive last target) of every piece in windows.
 
@@ -261,7 +270,7 @@ def kept_pieces(path: Path, manifest: Manifest, table: Any, part: str) -> Iterat
     if options.layout in UNMERGED_LAYOUTS:
         pieces = cut_examples(ends, trie.parents, trie.depths, options.seq_len, options.on_long, options.prune)
     else:
-        _, pieces = _cut(partition, options, state=False)
+        _, pieces = cut_rows(trie, ends, info.trie, options)
     columns = (ends.nodes[pieces.examples], pieces.lows, pieces.highs)
     for node, low, high in zip(*(column.tolist() for column in columns), strict=True):
         if high > low:
@@ -291,4 +300,4 @@ def _plan_unmerged(trie: Trie, ends: ExampleEnds, options: PackOptions, engine: 
     forest = Forest.from_parents(np.full(len(lengths), -1, dtype=np.int32), lengths, engine=engine)
     bound = lower_bound(forest, options.capacity, engine=engine)
     windows = UnmergedWindows(trie, pieces, placed, ends.supervision, engine)
-    return Planned(windows, pieces, bound, options.layout, {}, {}, int(lengths.sum()), 0, 0)
+    return Planned(windows, pieces, bound, options.layout, {}, {}, int(lengths.sum()), 0, 0, [])

@@ -19,7 +19,9 @@ from dagpack_cli.trie import Engine
 __all__ = ["preview_packing"]
 
 
-def preview_packing(source: Path, info: TrieInfo, options: PackOptions, engine: Engine) -> dict[str, Any]:
+def preview_packing(
+    source: Path, info: TrieInfo, options: PackOptions, engine: Engine, *, min_shared: int | None = None
+) -> dict[str, Any]:
     """Return, for every partition, the costs, the bound, and the costs of other packers, as a build would store them.
 
     Args:
@@ -27,6 +29,7 @@ def preview_packing(source: Path, info: TrieInfo, options: PackOptions, engine: 
         info: of the trie.
         options: of the packing; a merged layout. What is longer than a window must be dealt with.
         engine: never changes the result.
+        min_shared: None for that of the trie; else at least that: exactly what a trie merged so would give.
 
     Raises:
         UsageError: options that do not fit the trie.
@@ -37,7 +40,7 @@ def preview_packing(source: Path, info: TrieInfo, options: PackOptions, engine: 
     check_options(info, options, partitions)
     found = {}
     for partition in partitions:
-        placed = place_windows(partition, info, options, engine)
+        placed = place_windows(partition, info, options, engine, min_shared=min_shared)
         pieces = placed.pieces
         found[partition.name] = {
             **placement_costs(placed.rows.forest, placed.placement, arrange=options.layout == "dag"),

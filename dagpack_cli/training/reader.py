@@ -19,8 +19,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from dagpack_cli.errors import DagpackError, DamageError, MismatchError, UsageError
-from dagpack_cli.manifest import Manifest
+from dagpack_cli.manifest import Manifest, refuse_links
 from dagpack_cli.preorder import subtree_ends
+from dagpack_cli.remote import local_output
 from dagpack_cli.shards import WindowReader
 from dagpack_cli.storage import Generation, open_current
 from dagpack_cli.training.balance import deal_step
@@ -41,7 +42,7 @@ class PackedWindows(Dataset[dict[str, Any]]):
     denominator``. The generation stays in place while the dataset lives.
 
     Args:
-        outs: output directories.
+        outs: output directories, or their URIs: those are fetched into the user's cache first.
         partition: train or val.
         objective: ``counted`` uses weights as they are, ``unique`` gives each transition one vote; None
             takes the builds' own.
@@ -65,7 +66,7 @@ class PackedWindows(Dataset[dict[str, Any]]):
             raise UsageError("PackedWindows", "no directory", "at least one output of dagpack build")
         generations: list[Generation] = []
         self._release: weakref.finalize[Any, PackedWindows] | None = weakref.finalize(self, _close, generations)
-        generations.extend(open_current(Path(out)) for out in outs)
+        generations.extend(open_current(local_output(out)) for out in outs)
         paths = [generation.path for generation in generations]
         manifests = [
             Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
@@ -83,6 +84,7 @@ class PackedWindows(Dataset[dict[str, Any]]):
         if self.negative_weights and self.objective == "unique":
             raise UsageError("--objective unique", "some example weights are negative", hint="--objective counted")
         for path, manifest in zip(paths, manifests, strict=True):
+            refuse_links(path, manifest)
             _check_files(path, manifest, checksums=checksums)
         self._readers = [
             WindowReader([path / name for name in manifest.shards(partition)], self.window_len, part["windows"])

@@ -13,7 +13,9 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["gather", "segment_owners", "sort_sequences", "subtree_ends", "sweep_weights"]
+from dagpack_cli.sequences import Sequences
+
+__all__ = ["cut_segments", "gather", "merge_runs", "sort_sequences", "subtree_ends", "sweep_weights"]
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
@@ -38,7 +40,8 @@ def _find(keys: Int64Array, key: int) -> Any:
 @_compiled
 def _insert_all(
     tokens: Int32Array,
-    offsets: Int64Array,
+    starts: Int64Array,
+    lengths: Int64Array,
     keys: Int64Array,
     values: Int64Array,
     nodes: Int64Array,
@@ -51,18 +54,18 @@ def _insert_all(
     that it shares with its predecessor, so a chain of growing sequences costs its tokens once.
     """
     num_nodes = 1
-    num = len(offsets) - 1
+    num = len(starts)
     longest = 0
     for i in range(num):
-        longest = max(longest, offsets[i + 1] - offsets[i])
+        longest = max(longest, lengths[i])
     path = np.zeros(longest + 2, dtype=np.int64)
     path_length = 1  # path[0] is the root
     for i in range(num):
-        start, length = offsets[i], offsets[i + 1] - offsets[i]
+        start, length = starts[i], lengths[i]
         shared = 0
         if i:
-            before = offsets[i - 1]
-            limit = min(length, start - before)
+            before = starts[i - 1]
+            limit = min(length, lengths[i - 1])
             while shared < limit and tokens[before + shared] == tokens[start + shared]:
                 shared += 1
         low, high = 0, path_length - 1  # the deepest node of the previous path that ends by `shared`
@@ -156,16 +159,16 @@ def _emit(
         node = sibling[node]
 
 
-def sort_sequences(tokens: Int32Array, offsets: Int64Array) -> tuple[Int64Array, Int64Array]:
-    """Compiled twin of `dagpack_cli.trie.order.sort_sequences`."""
-    num = len(offsets) - 1
+def sort_sequences(sequences: Sequences) -> tuple[Int64Array, Int64Array]:
+    """Compiled twin of the sort of one chunk in `dagpack_cli.trie.order`."""
+    tokens, num = sequences.tokens, len(sequences)
     size = 1 << max(4, int(4 * num + 8).bit_length())
     keys = np.full(size, -1, dtype=np.int64)
     values = np.empty(size, dtype=np.int64)
     nodes = np.empty((2 * num + 1, 5), dtype=np.int64)
     nodes[0] = (0, 0, -1, -1, -1)
     next_same = np.full(num, -1, dtype=np.int64)
-    num_nodes = _insert_all(tokens, offsets, keys, values, nodes, next_same)
+    num_nodes = _insert_all(tokens, sequences.starts, sequences.lengths, keys, values, nodes, next_same)
     del keys, values
     nodes = nodes[:num_nodes]
     by_parent = np.lexsort((tokens[nodes[1:, 0]] if num_nodes > 1 else nodes[1:, 0], nodes[1:, 2])) + 1
@@ -183,21 +186,103 @@ def sort_sequences(tokens: Int32Array, offsets: Int64Array) -> tuple[Int64Array,
 
 
 @_compiled
-def segment_owners(lcp: Int64Array, lengths: Int64Array) -> Int64Array:
+def _compare(tokens: Int32Array, left: int, left_end: int, right: int, right_end: int) -> Any:
+    """Return how many tokens two ranges share from their starts, and whether the right one is smaller."""
+    shared = 0
+    limit = min(left_end - left, right_end - right)
+    while shared < limit and tokens[left + shared] == tokens[right + shared]:
+        shared += 1
+    if shared < limit:
+        return shared, tokens[right + shared] < tokens[left + shared]
+    return shared, right_end - right < left_end - left
+
+
+@_compiled
+def merge_runs(
+    tokens: Int32Array,
+    starts: Int64Array,
+    lengths: Int64Array,
+    order: Int64Array,
+    lcp: Int64Array,
+    bounds: Int64Array,
+    merged_order: Int64Array,
+    merged_lcp: Int64Array,
+) -> None:
+    """Compiled twin of the merge in `dagpack_cli.trie.order`.
+
+    Tied heads are compared with the best so far, each once. A beaten head remembers who beat it and
+    where they part: it shares with the final winner what it shares with that one, or what that one
+    shares with the winner, whichever is less.
+    """
+    num = len(bounds) - 1
+    heads = bounds[:-1].copy()
+    shared = np.zeros(num, dtype=np.int64)
+    beaten = np.empty(num, dtype=np.int64)  # in the order in which they were
+    rivals = np.empty(num, dtype=np.int64)
+    for position in range(bounds[0], bounds[num]):
+        most = -1
+        for run in range(num):
+            if heads[run] < bounds[run + 1] and shared[run] > most:
+                most = shared[run]
+        best = -1
+        num_beaten = 0
+        for run in range(num):
+            if heads[run] == bounds[run + 1] or shared[run] != most:
+                continue
+            if best == -1:
+                best = run
+                continue
+            one, other = order[heads[best]], order[heads[run]]
+            more, is_smaller = _compare(
+                tokens,
+                starts[one] + most,
+                starts[one] + lengths[one],
+                starts[other] + most,
+                starts[other] + lengths[other],
+            )
+            if is_smaller:
+                beaten[num_beaten], rivals[num_beaten] = best, run
+                best = run
+            else:
+                beaten[num_beaten], rivals[num_beaten] = run, best
+            shared[beaten[num_beaten]] = most + more
+            num_beaten += 1
+        for number in range(num_beaten - 1, -1, -1):
+            rival = rivals[number]
+            if rival != best:
+                shared[beaten[number]] = min(shared[beaten[number]], shared[rival])
+        merged_order[position] = order[heads[best]]
+        merged_lcp[position] = most
+        heads[best] += 1
+        if heads[best] < bounds[best + 1]:
+            shared[best] = lcp[heads[best]]
+
+
+@_compiled
+def cut_segments(lcp: Int64Array, lengths: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Compiled twin of the loop in `dagpack_cli.trie.nodes`."""
     num = len(lcp)
     owners = np.full(num, -1, dtype=np.int64)
+    cuts = np.zeros(num, dtype=np.int64)
+    numbers = np.full(num, -1, dtype=np.int64)
+    last_cuts = np.empty(num, dtype=np.int64)
     path = np.empty(num, dtype=np.int64)
     height = 0
     for i in range(num):
         while height and lcp[path[height - 1]] >= lcp[i]:
             height -= 1
         if height:
-            owners[i] = path[height - 1]
+            owner = path[height - 1]
+            owners[i] = owner
+            if lcp[i] < lengths[owner]:
+                if cuts[owner] == 0 or last_cuts[owner] != lcp[i]:
+                    last_cuts[owner] = lcp[i]
+                    cuts[owner] += 1
+                numbers[i] = cuts[owner] - 1
         if lengths[i] > lcp[i]:
             path[height] = i
             height += 1
-    return owners
+    return owners, cuts, numbers
 
 
 @_compiled
@@ -215,12 +300,12 @@ def subtree_ends(parents: Int32Array) -> Int32Array:
 
 
 @_compiled
-def gather(tokens: Int32Array, starts: Int64Array, offsets: Int64Array, gathered: Int32Array) -> None:
+def gather(tokens: Int32Array, sources: Int64Array, lows: Int64Array, highs: Int64Array, block: Int32Array) -> None:
     """Compiled twin of the copying loop in `dagpack_cli.trie.nodes`."""
-    for node in range(len(starts)):
-        shift = starts[node] - offsets[node]
-        for position in range(offsets[node], offsets[node + 1]):
-            gathered[position] = tokens[position + shift]
+    for node in range(len(sources)):
+        shift = sources[node] - lows[node]
+        for position in range(lows[node], highs[node]):
+            block[position] = tokens[position + shift]
 
 
 @_compiled

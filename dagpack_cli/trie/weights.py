@@ -8,6 +8,7 @@ formed, so nothing cancels, and the order of the additions is a function of the 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import numpy as np
@@ -16,10 +17,12 @@ import numpy.typing as npt
 from dagpack_cli.errors import DataError
 from dagpack_cli.trie.order import Engine, uses_kernels
 
-__all__ = ["check_weights", "sweep_weights"]
+__all__ = ["check_weights", "sweep_blocks", "sweep_weights"]
 
 Int64Array = npt.NDArray[np.int64]
 Sum = TypeVar("Sum", np.float32, np.float64)
+
+_BLOCK = 1 << 22  # sums at a time: 16 MiB
 
 
 def sweep_weights(
@@ -56,24 +59,103 @@ def sweep_weights(
     Time O(nodes + positions + positions in runs); memory 8 bytes x the deepest path beyond the result.
     """
     sums = np.empty(int((ends - starts).sum()), dtype=dtype)
+    examples = example_nodes, example_runs, run_offsets, example_weights
+    sweep = _sweep(engine, len(sums), starts, example_nodes, example_runs)
+    sweep(starts, ends, *examples, np.zeros(int(ends.max(initial=0)), dtype=np.float64), sums)
+    return sums
+
+
+def sweep_blocks(
+    starts: Int64Array,
+    ends: Int64Array,
+    example_nodes: Int64Array,
+    example_runs: Int64Array,
+    run_offsets: Int64Array,
+    example_weights: npt.NDArray[np.float64],
+    *,
+    dtype: type[Sum] = np.float32,  # type: ignore[assignment]
+    engine: Engine = "auto",
+    block: int = _BLOCK,
+) -> Iterator[tuple[int, npt.NDArray[Sum]]]:
+    """Yield what `sweep_weights` returns in blocks, the last first: (position of its first sum, the sums).
+
+    Args:
+        starts: as `sweep_weights`, like all that follow but the last.
+        ends: likewise.
+        example_nodes: likewise.
+        example_runs: likewise.
+        run_offsets: likewise.
+        example_weights: likewise.
+        dtype: likewise.
+        engine: likewise.
+        block: most sums at a time, in one buffer that the next block reuses.
+
+    Memory 8 bytes x the deepest path, and some bytes a node, beyond the buffer.
+    """
+    lengths = ends - starts
+    if len(lengths) and int(lengths.max()) > block:  # stretches of a long node are a chain of nodes
+        pieces = np.maximum(-(-lengths // block), 1)
+        lasts = np.cumsum(pieces) - 1
+        number = np.arange(int(pieces.sum())) - np.repeat(lasts + 1 - pieces, pieces)
+        starts = np.repeat(starts, pieces) + number * block
+        ends = np.minimum(starts + block, np.repeat(ends, pieces))
+        example_nodes = lasts[example_nodes]
+    offsets = np.concatenate(([0], np.cumsum(ends - starts)))
+    sweep = _sweep(engine, int(offsets[-1]), starts, example_nodes, example_runs)
+    path = np.zeros(int(ends.max(initial=0)), dtype=np.float64)
+    buffer = np.empty(min(block, int(offsets[-1])), dtype=dtype)
+    last = len(starts)
+    num_examples = len(example_nodes)
+    while last:
+        first = min(int(np.searchsorted(offsets, offsets[last] - block, side="left")), last - 1)
+        low = int(np.searchsorted(example_nodes, first, side="left"))
+        sums = buffer[: int(offsets[last] - offsets[first])]
+        sweep(
+            starts[first:last],
+            ends[first:last],
+            example_nodes[low:num_examples] - first,
+            example_runs,
+            run_offsets[low : num_examples + 1],
+            example_weights[low:num_examples],
+            path,
+            sums,
+        )
+        yield int(offsets[first]), sums
+        last, num_examples = first, low
+
+
+def _sweep(
+    engine: Engine, num_sums: int, starts: Int64Array, example_nodes: Int64Array, example_runs: Int64Array
+) -> Callable[..., None]:
+    """Return the loop that fits the size: compiled or plain."""
     covered = int((example_runs[:, 1] - example_runs[:, 0]).sum()) if len(example_runs) else 0
-    deepest = int(ends.max(initial=0))
-    if uses_kernels(engine, len(sums) + covered, len(starts) + len(example_nodes)):
+    if uses_kernels(engine, num_sums + covered, len(starts) + len(example_nodes)):
         from dagpack_cli.trie import kernels
 
-        path = np.zeros(deepest, dtype=np.float64)
-        kernels.sweep_weights(starts, ends, example_nodes, example_runs, run_offsets, example_weights, path, sums)
-        return sums
-    path = np.zeros(deepest, dtype=np.float64)
-    runs = example_runs.tolist()
+        return kernels.sweep_weights
+    return _sweep_plainly
+
+
+def _sweep_plainly(
+    starts: Int64Array,
+    ends: Int64Array,
+    example_nodes: Int64Array,
+    example_runs: Int64Array,
+    run_offsets: Int64Array,
+    example_weights: npt.NDArray[np.float64],
+    path: npt.NDArray[np.float64],
+    sums: npt.NDArray[np.float32] | npt.NDArray[np.float64],
+) -> None:
+    """Fill ``sums`` from its end; ``path`` is the accumulator, and keeps what belongs to the nodes before."""
     bounds = run_offsets.tolist()
+    runs = example_runs[bounds[0] : bounds[-1]].tolist()
     nodes = example_nodes.tolist()
     weights = example_weights.tolist()
     example, stop = len(nodes), len(sums)
     for node in range(len(starts) - 1, -1, -1):
         while example and nodes[example - 1] == node:
             example -= 1
-            for low, high in runs[bounds[example] : bounds[example + 1]]:
+            for low, high in runs[bounds[example] - bounds[0] : bounds[example + 1] - bounds[0]]:
                 path[low:high] += weights[example]
         start, end = int(starts[node]), int(ends[node])
         if end > start:
@@ -81,7 +163,6 @@ def sweep_weights(
                 sums[stop - (end - start) : stop] = path[start:end]
             path[start:end] = 0
             stop -= end - start
-    return sums
 
 
 def check_weights(weights: npt.NDArray[np.float32]) -> None:

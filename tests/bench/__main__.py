@@ -1,6 +1,9 @@
 """Print ratios against named alternatives: ``python -m tests.bench [--scale X] [SECTION ...]``.
 
-On a corpus of one's own: ``python -m tests.bench real CORPUS``, see `bench_real`.
+How many flipped bits `dagpack verify` finds: ``python -m tests.bench flips``.
+
+On a corpus of one's own: ``python -m tests.bench real CORPUS``, see `bench_real`. Builds that are killed again
+and again: ``python -m tests.bench crashes``. Corpora beyond memory: ``python -m tests.bench memory``.
 """
 
 from __future__ import annotations
@@ -16,7 +19,18 @@ from typing import Any
 
 import numpy as np
 
-from . import bench_packers, bench_real, bench_rendering, builders, families, ours, peers
+from . import (
+    bench_crashes,
+    bench_flips,
+    bench_memory,
+    bench_packers,
+    bench_real,
+    bench_rendering,
+    builders,
+    families,
+    ours,
+    peers,
+)
 from .families import Corpus
 from .forests import FAMILIES
 from .measure import in_turn, print_table
@@ -151,8 +165,14 @@ def main() -> None:
     parser.add_argument("--family", action="append", choices=FAMILIES, default=[], help="of packers; default: all")
     parser.add_argument("--seq-len", type=int, action="append", default=[], help="of packers; default: 2k to 128k")
     parser.add_argument("--polish", type=int, help="of packers: attempts a window; default: as the bound advises")
-    if sys.argv[1:2] == ["real"]:
-        bench_real.main(sys.argv[2:])
+    apart = {
+        "real": bench_real.main,
+        "flips": bench_flips.main,
+        "crashes": bench_crashes.main,
+        "memory": bench_memory.main,
+    }
+    if sys.argv[1:] and sys.argv[1] in apart:
+        apart[sys.argv[1]](sys.argv[2:])
         return
     given = parser.parse_args()
     if unknown := set(given.sections) - set(_SECTIONS):

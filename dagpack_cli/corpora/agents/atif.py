@@ -55,7 +55,7 @@ def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Recor
     All trajectories of a file hold text, or all hold ids: one tokenizer reads one of them.
     """
     first: tuple[bool, str] | None = None
-    for place, row in read_source_rows(source.path, source.name, on_bad):
+    for place, row in read_source_rows(source, on_bad):
         try:
             for trajectory, suffix in _trajectories_of(row, str(place)):
                 records, ids = _records_of(trajectory, place, suffix)

@@ -46,7 +46,7 @@ def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Recor
     session.
     """
     entries: list[Entry] = []
-    rows = read_until_bad(source.path, source.name, on_bad, begins=_is_export)
+    rows = read_until_bad(source, on_bad, begins=_is_export)
     for place, row in rows:
         if _is_export(row):
             exported, cut = _exported(row["loglines"], place, on_bad)

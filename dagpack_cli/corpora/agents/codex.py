@@ -51,7 +51,7 @@ def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Recor
     before it. Memory is O(texts of the file): a file is a session.
     """
     session = _Session()
-    rows = read_until_bad(source.path, source.name, on_bad, begins=_is_whole)
+    rows = read_until_bad(source, on_bad, begins=_is_whole)
     for place, row in rows:
         if _is_whole(row):
             yield from session.end(cut=rows.cut)

@@ -49,7 +49,7 @@ def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Recor
         name = row.get("sessionId")
         return isinstance(name, str) and (session is None or name != session.name)
 
-    rows = read_until_bad(source.path, source.name, on_bad, begins=begins)
+    rows = read_until_bad(source, on_bad, begins=begins)
     for place, row in rows:
         if begins(row):
             if session is not None:

@@ -49,7 +49,7 @@ def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Recor
         damage.append(error)
         on_bad(error)
 
-    for place, row in read_growing(source.path, source.name, reject):
+    for place, row in read_growing(source, reject):
         try:
             if isinstance(row.get("messages"), list):
                 yield _trajectory_of(row, place)

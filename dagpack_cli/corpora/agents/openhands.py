@@ -58,7 +58,7 @@ def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Recor
         on_bad(error)
 
     rows = 0
-    for place, row in read_growing(source.path, source.name, reject):
+    for place, row in read_growing(source, reject):
         rows += 1
         try:
             if "history" in row:

@@ -16,8 +16,9 @@ from typing import Any
 
 from dagpack_cli.corpora.agents.openhands_v0 import is_stored_v0
 from dagpack_cli.corpora.agents.openhands_v1 import is_v1
-from dagpack_cli.corpora.files.sources import Source, read_source_rows
+from dagpack_cli.corpora.files.sources import Source, read_source_rows, stat_source
 from dagpack_cli.corpora.records import OnBad, Place
+from dagpack_cli.corpora.walk import printable
 from dagpack_cli.errors import DagpackError, DataError, DiskError
 
 __all__ = ["events_of_folder", "is_event"]
@@ -42,12 +43,11 @@ def events_of_folder(source: Source, on_bad: OnBad) -> Iterator[tuple[Place, dic
     for name in names:
         if name == source.path.name:
             break
-        if _holds_one_event(source.path.parent / name, name):
+        if _holds_one_event(source, name):
             return
-    above, slash, _ = source.name.rpartition("/")
     for name in names:
         damage: list[DataError] = []
-        rows = list(_first_rows(source.path.parent / name, above + slash + _printable(name), damage))
+        rows = list(_first_rows(_beside(source, name), damage))
         if damage:
             on_bad(damage[0])
             return
@@ -55,18 +55,28 @@ def events_of_folder(source: Source, on_bad: OnBad) -> Iterator[tuple[Place, dic
             yield rows[0]
 
 
-def _first_rows(path: Path, name: str, damage: list[DataError]) -> Iterator[tuple[Place, dict[str, Any]]]:
+def _beside(source: Source, name: str) -> Source:
+    """Return another file of the folder of ``source``, as it is now.
+
+    Raises:
+        NoInputError, PermissionDeniedError, DiskError: it cannot be looked at.
+    """
+    above, slash, _ = source.name.rpartition("/")
+    return stat_source(source.path.parent / name, above + slash + printable(name), source.format, source.limits)
+
+
+def _first_rows(source: Source, damage: list[DataError]) -> Iterator[tuple[Place, dict[str, Any]]]:
     """Yield up to two rows of a JSON object's file: an event is alone in its own."""
-    for count, row in enumerate(read_source_rows(path, name, damage.append)):
+    for count, row in enumerate(read_source_rows(source, damage.append)):
         yield row
         if count or damage:
             return
 
 
-def _holds_one_event(path: Path, name: str) -> bool:
+def _holds_one_event(source: Source, name: str) -> bool:
     damage: list[DataError] = []
     try:
-        rows = list(_first_rows(path, name, damage))
+        rows = list(_first_rows(_beside(source, name), damage))
     except DagpackError:
         return False
     return not damage and len(rows) == 1 and is_event(rows[0][1])
@@ -90,11 +100,6 @@ def _listed(folder: Path, _changed_ns: int) -> tuple[str, ...]:
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_file()]
     return tuple(sorted(names, key=_natural))
-
-
-def _printable(name: str) -> str:
-    """Return a name as valid text: bytes that are no UTF-8 are escaped."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _natural(name: str) -> tuple[list[tuple[int, bytes]], bytes]:

@@ -50,7 +50,7 @@ def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Recor
     What is wrong with an entry goes to ``on_bad``, and the session ends before it. Of one whose
     entries are each other's ancestors nothing is read. Memory is O(file).
     """
-    rows = read_until_bad(source.path, source.name, on_bad)
+    rows = read_until_bad(source, on_bad)
     try:
         session = read_session(rows, on_bad, check=_check)
         if session is not None:

@@ -47,7 +47,7 @@ def recognise(record: dict[str, Any], _options: ReadOptions) -> bool:
 
 def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Record]:
     """Yield one example for every path of every run; what is wrong with a run goes to ``on_bad``."""
-    for place, row in read_source_rows(source.path, source.name, on_bad):
+    for place, row in read_source_rows(source, on_bad):
         try:
             records = _records_of(row, place)
         except DataError as error:

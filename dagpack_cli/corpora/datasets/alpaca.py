@@ -33,7 +33,7 @@ def recognise(record: dict[str, Any], _options: ReadOptions) -> bool:
 
 def read(source: Source, options: ReadOptions, on_bad: OnBad) -> Iterator[Record]:
     """Yield one example a record; what is wrong with one goes to ``on_bad``."""
-    for place, row in read_source_rows(source.path, source.name, on_bad):
+    for place, row in read_source_rows(source, on_bad):
         try:
             record = _record_of(row, place, options)
         except DataError as error:

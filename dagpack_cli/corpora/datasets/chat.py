@@ -43,7 +43,7 @@ def recognise(record: dict[str, Any], _options: ReadOptions) -> bool:
 
 def read(source: Source, options: ReadOptions, on_bad: OnBad) -> Iterator[Record]:
     """Yield one example a conversation or completion; what is wrong with a record goes to ``on_bad``."""
-    for place, row in read_source_rows(source.path, source.name, on_bad):
+    for place, row in read_source_rows(source, on_bad):
         try:
             records = _records_of(row, place, options)
         except DataError as error:

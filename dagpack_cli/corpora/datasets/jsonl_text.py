@@ -24,7 +24,7 @@ def recognise(record: dict[str, Any], options: ReadOptions) -> bool:
 def read(source: Source, options: ReadOptions, on_bad: OnBad) -> Iterator[Record]:
     """Yield one document a record; records without text go to ``on_bad``."""
     columns = (options.text_field, "id", "group", "weight")
-    for place, row in read_source_rows(source.path, source.name, on_bad, columns=columns):
+    for place, row in read_source_rows(source, on_bad, columns=columns):
         try:
             record = _record_of(row, place, options.text_field)
         except DataError as error:

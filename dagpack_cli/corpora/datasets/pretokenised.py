@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.corpora.files.sources import Source, read_source_rows
+from dagpack_cli.corpora.datasets.id_blocks import block_of
+from dagpack_cli.corpora.files.sources import Source, read_source_batches, read_source_rows
 from dagpack_cli.corpora.options import ReadOptions
-from dagpack_cli.corpora.records import Ids, OnBad, Place, Record, read_label, read_weight, runs_of, shown
+from dagpack_cli.corpora.records import IdBlock, Ids, OnBad, Place, Record, read_label, read_weight, runs_of, shown
 from dagpack_cli.errors import DataError
 
-__all__ = ["NAME", "read", "recognise"]
+__all__ = ["NAME", "read", "read_blocks", "recognise"]
 
 NAME = "pretokenised"
 
 _ARRAYS = ("input_ids", "labels", "loss_mask", "attention_mask")
+_COLUMNS = (*_ARRAYS, "weight", "id", "group", "start", "end")
 _IGNORED_LABEL = -100
 _INT32_END = 2**31
 
@@ -29,10 +31,33 @@ def recognise(record: dict[str, Any], _options: ReadOptions) -> bool:
     return isinstance(record.get("input_ids"), list | np.ndarray)
 
 
+def read_blocks(
+    source: Source, options: ReadOptions, on_bad: OnBad, *, vocab_size: int | None
+) -> Iterator[IdBlock | Record]:
+    """Yield what `read` does, of tables as many examples together as are plain, with ids below ``vocab_size``."""
+    batches = read_source_batches(source, on_bad, columns=_COLUMNS)
+    if batches is None:
+        yield from read(source, options, on_bad)
+        return
+    for batch in batches:
+        block = block_of(batch, source.name, vocab_size)
+        if block is not None:
+            yield block
+            continue
+        for number, row in enumerate(batch.rows(_ARRAYS, on_bad), batch.first):
+            try:
+                record = _record_of(row, Place(source.name, number))
+            except DataError as error:
+                on_bad(error)
+            else:
+                yield record
+        if not batch.is_whole:
+            return
+
+
 def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Record]:
     """Yield one example a record; what is wrong with one goes to ``on_bad``."""
-    columns = (*_ARRAYS, "weight", "id", "group", "start", "end")
-    for place, row in read_source_rows(source.path, source.name, on_bad, columns=columns, arrays=_ARRAYS):
+    for place, row in read_source_rows(source, on_bad, columns=_COLUMNS, arrays=_ARRAYS):
         try:
             record = _record_of(row, place)
         except DataError as error:

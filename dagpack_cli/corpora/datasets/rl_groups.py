@@ -62,7 +62,7 @@ def read(source: Source, options: ReadOptions, on_bad: OnBad) -> Iterator[Record
     over the file, and memory O(groups).
     """
     groups: dict[str, GroupRewards] | None = None
-    for place, row in read_source_rows(source.path, source.name, on_bad):
+    for place, row in read_source_rows(source, on_bad):
         try:
             found = _row_of(row, place)
             if groups is None and options.group_weight == "advantage" and not found.whole:
@@ -80,7 +80,7 @@ def _groups_of(source: Source) -> dict[str, GroupRewards]:
 
 
 def _rewards(source: Source) -> Iterator[tuple[str, float]]:
-    for place, row in read_source_rows(source.path, source.name, lambda error: None):
+    for place, row in read_source_rows(source, lambda error: None):
         try:
             found = _row_of(row, place)
             if not found.whole:

@@ -33,7 +33,7 @@ def read(source: Source, options: ReadOptions, on_bad: OnBad) -> Iterator[Record
     Runs of a task stand apart, so advantages take a first pass over the file, and memory O(tasks).
     """
     groups = rewards_by_group(_rewards(source)) if options.group_weight == "advantage" else {}
-    for place, row in read_source_rows(source.path, source.name, on_bad):
+    for place, row in read_source_rows(source, on_bad):
         try:
             record = _record_of(row, place)
             if options.group_weight != "none":
@@ -51,7 +51,7 @@ def _factor_of(row: dict[str, Any], record: Record, groups: dict[str, GroupRewar
 
 
 def _rewards(source: Source) -> Iterator[tuple[str, float]]:
-    for place, row in read_source_rows(source.path, source.name, lambda error: None):
+    for place, row in read_source_rows(source, lambda error: None):
         try:
             record = _record_of(row, place)
             yield record.group or "", read_reward(row.get("reward"), "reward", place)

@@ -24,7 +24,7 @@ def recognise(_record: dict[str, Any], _options: ReadOptions) -> bool:
 def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Record]:
     """Yield the file as one document; what is no UTF-8 goes to ``on_bad``. Memory is O(file)."""
     try:
-        with open_stream(source.path, source.name) as stream:
+        with open_stream(source.path, source.name, size=source.size, limits=source.limits) as stream:
             data = stream.read().removeprefix(BOM)
         text = data.decode("utf-8")
     except DataError as error:

@@ -10,16 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from dagpack_cli.corpora.files.parquet_rows import rows_of_batch
+from dagpack_cli.corpora.files.table_batch import TableBatch, readable, rows_of_batch
 from dagpack_cli.corpora.records import OnBad, Place, Rows, raise_bad
-from dagpack_cli.errors import DataError, DiskError, PermissionDeniedError, shorten
 from dagpack_cli.native import open_native
 
-__all__ = ["first_arrow_rows", "read_arrow_rows"]
+__all__ = ["first_arrow_rows", "read_arrow_batches", "read_arrow_rows"]
 
 _MAGIC = b"ARROW1"
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 _SLICE_ROWS = 256
+_BLOCK_ROWS = 8192  # where rows stay columns
 
 
 def read_arrow_rows(
@@ -48,25 +48,31 @@ def read_arrow_rows(
     Raises:
         PermissionDeniedError, DiskError: the file cannot be read.
     """
+    with readable(name, on_bad, "Arrow"):
+        for first, batch in _slices(path, columns, slice_rows):
+            for number, row in enumerate(rows_of_batch(batch, arrays), first):
+                yield Place(name, number), row
+
+
+def read_arrow_batches(
+    path: Path, name: str, on_bad: OnBad, *, columns: Sequence[str], slice_rows: int = _BLOCK_ROWS
+) -> Iterator[TableBatch]:
+    """Yield the rows of `read_arrow_rows` in batches; arguments as there."""
+    with readable(name, on_bad, "Arrow"):
+        for first, batch in _slices(path, columns, slice_rows):
+            yield TableBatch(batch, first, name, "Arrow")
+
+
+def _slices(path: Path, columns: Sequence[str] | None, slice_rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the number of the first row, and the columns, of some rows at a time."""
     record = 0
-    try:
-        for batch in _batches(path):
-            batch.validate(full=True)
-            wanted = [column for column in columns or () if column in batch.schema.names]
-            chosen = batch.select(wanted) if wanted else batch
-            for start in range(0, chosen.num_rows, slice_rows):
-                for row in rows_of_batch(chosen.slice(start, slice_rows), arrays):
-                    yield Place(name, record), row
-                    record += 1
-    except PermissionError:
-        raise PermissionDeniedError(name, "cannot be read", "the operating system refuses access") from None
-    except (pa.ArrowException, UnicodeDecodeError, ValueError, OverflowError, MemoryError) as error:
-        on_bad(DataError(name, f"not a readable Arrow file: {shorten(str(error), 120)}"))
-    except OSError as error:
-        # pyarrow reports cut and damaged files as OSError too; one with a number is the system's.
-        if error.errno is not None:
-            raise DiskError(name, f"reading failed: {error.strerror or error}") from None
-        on_bad(DataError(name, f"not a readable Arrow file: {shorten(str(error), 120)}"))
+    for batch in _batches(path):
+        batch.validate(full=True)
+        wanted = [column for column in columns or () if column in batch.schema.names]
+        chosen = batch.select(wanted) if wanted else batch
+        for start in range(0, chosen.num_rows, slice_rows):
+            yield record + start, chosen.slice(start, slice_rows)
+        record += chosen.num_rows
 
 
 def first_arrow_rows(path: Path, name: str, num: int) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dagpack_cli.corpora.files.streams import BOM, LINE_LIMIT, ByteStream
+from dagpack_cli.corpora.files.limits import DEFAULT_LIMITS
+from dagpack_cli.corpora.files.streams import BOM, ByteStream, over_limit
 from dagpack_cli.corpora.records import OnBad
 from dagpack_cli.errors import DataError
 
@@ -61,9 +62,11 @@ class _Bracketed:
         return self._stream.read(size) or (self._left.pop() if self._left else b"")
 
 
-def read_document(stream: ByteStream, name: str, on_bad: OnBad) -> Iterator[tuple[int, bytes]]:
-    """Yield ``(line where it starts, text)`` of the object that fills ``stream``. Memory is O(file)."""
-    yield from read_elements(_Bracketed(stream), name, on_bad)
+def read_document(
+    stream: ByteStream, name: str, on_bad: OnBad, *, limit: int = DEFAULT_LIMITS.max_line_bytes
+) -> Iterator[tuple[int, bytes]]:
+    """Yield ``(line where it starts, text)`` of the object that fills ``stream``. Memory is O(limit)."""
+    yield from read_elements(_Bracketed(stream), name, on_bad, limit=limit)
 
 
 class _Scanner:
@@ -117,7 +120,7 @@ class _Scanner:
 
 
 def read_elements(
-    stream: ByteStream, name: str, on_bad: OnBad, *, limit: int = LINE_LIMIT, chunk: int = _CHUNK
+    stream: ByteStream, name: str, on_bad: OnBad, *, limit: int = DEFAULT_LIMITS.max_line_bytes, chunk: int = _CHUNK
 ) -> Iterator[tuple[int, bytes]]:
     """Yield ``(line where it starts, text)`` of every element of the array that fills ``stream``.
 
@@ -130,11 +133,14 @@ def read_elements(
         try:
             data = stream.read(chunk)
         except DataError as error:
-            on_bad(DataError(f"{name}:{line}", error.found, error.expected))
+            on_bad(type(error)(f"{name}:{line}", error.found, error.expected, hint=error.hint))
             return
         buffer += data
         counted = 0
         for begin, end in scanner.scan(buffer):
+            if end - begin > limit:
+                on_bad(over_limit(f"{name}:{line}", "record", limit))
+                return
             text = bytes(buffer[begin:end])
             content = text.lstrip(_SPACE)
             at = end - len(content)
@@ -150,7 +156,7 @@ def read_elements(
             on_bad(DataError(f"{name}:{line}", "there is text behind the array", "one array fills the whole file"))
             return
         if len(buffer) > limit:
-            on_bad(DataError(f"{name}:{line}", f"a record of more than {limit:,} bytes", "records are shorter"))
+            on_bad(over_limit(f"{name}:{line}", "record", limit))
             return
         if not data:
             break

@@ -7,18 +7,21 @@ record knows the line it starts on.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from dagpack_cli.corpora.files.json_array import is_array, is_document, read_document, read_elements
+from dagpack_cli.corpora.files.limits import DEFAULT_LIMITS, Limits
 from dagpack_cli.corpora.files.streams import ByteStream, head_of, open_stream, read_lines
 from dagpack_cli.corpora.records import OnBad, Place, Rows
 from dagpack_cli.errors import DataError, shorten
 
-__all__ = ["NotFinite", "canonical_json", "parse_json", "read_rows", "read_texts"]
+__all__ = ["NotFinite", "canonical_json", "depth_of", "is_cut", "parse_json", "read_rows", "read_texts"]
 
 _PEEK = 64 << 10
 _SPACE = b" \t\r\n"
@@ -26,6 +29,8 @@ _SPACE = b" \t\r\n"
 # the slower one. Mapping all digits to one byte finds them at memory speed.
 _DIGITS = bytes(48 if 48 <= byte < 58 else 32 for byte in range(256))
 _LONG_NUMBER = b"0" * 19
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 
 class NotFinite:
@@ -42,12 +47,24 @@ class NotFinite:
         return self.text
 
 
-def parse_json(data: bytes, where: str) -> Any:
+def parse_json(data: bytes, where: str, *, max_depth: int = DEFAULT_LIMITS.max_depth) -> Any:
     """Return the value of a JSON text; of duplicate keys the last wins.
+
+    Args:
+        data: the text.
+        where: how messages name its place.
+        max_depth: levels of brackets that are read.
 
     Raises:
         DataError: it is not UTF-8, not JSON, or nested too deeply.
     """
+    if data.count(b"[") + data.count(b"{") > max_depth and depth_of(data) > max_depth:
+        raise DataError(
+            where,
+            "the JSON is nested too deeply",
+            f"at most {max_depth:,} levels",
+            hint="correct it, allow more with --max-depth, or leave it out with --on-error skip",
+        )
     if _LONG_NUMBER not in data.translate(_DIGITS):
         try:
             return orjson.loads(data)
@@ -66,6 +83,29 @@ def parse_json(data: bytes, where: str) -> Any:
         raise DataError(where, "the JSON is nested too deeply", "a few hundred levels can be read") from None
     except ValueError as error:
         raise DataError(where, f"not valid JSON: {shorten(str(error))}") from None
+
+
+def depth_of(data: bytes) -> int:
+    """Return how many levels of brackets a JSON text has. O(n), and nothing recurses.
+
+    >>> depth_of(b'{"a": [1, {"b": "]]]"}]}')
+    3
+    """
+    brackets = np.frombuffer(_STRING.sub(b"", data).translate(None, _NO_BRACKETS), dtype=np.uint8)
+    # Of both pairs the opening one has bit 1 set: 0x5B and 0x7B, closed by 0x5D and 0x7D.
+    steps = np.where(brackets & 2, 1, -1)
+    return int(np.cumsum(steps).max(initial=0))
+
+
+def is_cut(data: bytes) -> bool:
+    """Return whether a JSON record ends before it is complete: inside a string, or with a bracket open.
+
+    >>> is_cut(b'{"a": [1]}'), is_cut(b'{"a": [1]'), is_cut(b'{"a": "}'), is_cut(b"nope")
+    (False, True, True, False)
+    """
+    rest = _STRING.sub(b"", data)
+    closed = rest.count(b"]") + rest.count(b"}")
+    return b'"' in rest or rest.count(b"[") + rest.count(b"{") > closed
 
 
 def canonical_json(value: Any, where: str) -> bytes:
@@ -92,18 +132,22 @@ def canonical_json(value: Any, where: str) -> bytes:
         raise DataError(where, "a value holds NaN or an infinity", "JSON has no such number") from None
 
 
-def read_rows(path: Path, name: str, on_bad: OnBad) -> Rows:
+def read_rows(
+    path: Path, name: str, on_bad: OnBad, *, size: int | None = None, limits: Limits = DEFAULT_LIMITS
+) -> Rows:
     """Yield the JSON objects of a file with their places; what is no object goes to ``on_bad``.
 
     Args:
         path: the file.
         name: how ids and messages name it.
         on_bad: called for every record that cannot be read.
+        size: bytes of the file that are read, as stored; all for None.
+        limits: what it may ask for.
     """
-    for record, (line, text) in enumerate(read_texts(path, name, on_bad)):
+    for record, (line, text) in enumerate(read_texts(path, name, on_bad, size=size, limits=limits)):
         place = Place(name, record, line)
         try:
-            value = parse_json(text, str(place))
+            value = parse_json(text, str(place), max_depth=limits.max_depth)
             if not isinstance(value, dict):
                 raise DataError(str(place), f"the record is {_type_name(value)}", "a JSON object")
         except DataError as error:
@@ -112,12 +156,14 @@ def read_rows(path: Path, name: str, on_bad: OnBad) -> Rows:
             yield place, value
 
 
-def read_texts(path: Path, name: str, on_bad: OnBad) -> Iterator[tuple[int, bytes]]:
+def read_texts(
+    path: Path, name: str, on_bad: OnBad, *, size: int | None = None, limits: Limits = DEFAULT_LIMITS
+) -> Iterator[tuple[int, bytes]]:
     """Yield ``(line where it starts, bytes)`` of every record, not parsed.
 
     Blank lines and lines that start with ``//`` are no records. Memory is O(longest record).
     """
-    with open_stream(path, name) as stream:
+    with open_stream(path, name, size=size, limits=limits) as stream:
         try:
             head = head_of(stream, _PEEK)
         except DataError as error:
@@ -125,7 +171,7 @@ def read_texts(path: Path, name: str, on_bad: OnBad) -> Iterator[tuple[int, byte
             return
         rest = _Joined(head, stream)
         read = read_elements if is_array(head) else read_document if is_document(head) else _lines
-        yield from read(rest, name, on_bad)
+        yield from read(rest, name, on_bad, limit=limits.max_line_bytes)
 
 
 class _Joined:
@@ -142,8 +188,8 @@ class _Joined:
         return self._stream.read(size)
 
 
-def _lines(stream: ByteStream, name: str, on_bad: OnBad) -> Iterator[tuple[int, bytes]]:
-    for number, line in read_lines(stream, name, on_bad):
+def _lines(stream: ByteStream, name: str, on_bad: OnBad, *, limit: int) -> Iterator[tuple[int, bytes]]:
+    for number, line in read_lines(stream, name, on_bad, limit=limit):
         text = line.strip(_SPACE)
         if text and not text.startswith(b"//"):
             yield number, text

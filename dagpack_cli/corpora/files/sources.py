@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from dagpack_cli.corpora.files.json_rows import read_rows
+from dagpack_cli.corpora.files.limits import DEFAULT_LIMITS, Limits
+from dagpack_cli.corpora.files.streams import open_regular
 from dagpack_cli.corpora.records import OnBad, Rows
 from dagpack_cli.errors import DiskError, NoInputError, PermissionDeniedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["Source", "read_source_rows", "stat_source", "table_kind"]
+    from dagpack_cli.corpora.files.table_batch import TableBatch
+
+__all__ = ["Source", "read_source_batches", "read_source_rows", "stat_source", "table_kind"]
 
 _PARQUET_MAGIC = b"PAR1"
 _ARROW_MAGIC = b"ARROW1\0\0"
@@ -30,11 +33,14 @@ class Source:
     Attributes:
         path: where it is.
         name: its path below the corpus, with ``/``; what ids and messages say.
-        size: in bytes, as stored.
+        size: how many of its bytes are read, as stored: those of whole records.
         mtime_ns: when its content changed.
         ctime_ns: when its inode changed.
         inode: its number on its file system.
         format: one of `FORMATS`.
+        limits: what it may ask for.
+        unfinished: bytes behind ``size`` that were there when it was listed: of a record that is still
+            being written.
     """
 
     path: Path
@@ -44,9 +50,11 @@ class Source:
     ctime_ns: int
     inode: int
     format: str
+    limits: Limits = DEFAULT_LIMITS
+    unfinished: int = 0
 
 
-def stat_source(path: Path, name: str, format: str) -> Source:
+def stat_source(path: Path, name: str, format: str, limits: Limits = DEFAULT_LIMITS) -> Source:
     """Return the `Source` of a file as it is now.
 
     Raises:
@@ -60,7 +68,7 @@ def stat_source(path: Path, name: str, format: str) -> Source:
         raise PermissionDeniedError(name, "cannot be read", "the operating system refuses access") from None
     except OSError as error:
         raise DiskError(name, f"cannot be looked at: {error.strerror or error}") from None
-    return Source(path, name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, format)
+    return Source(path, name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, format, limits)
 
 
 def table_kind(path: Path, name: str) -> Literal["", "parquet", "arrow"]:
@@ -68,21 +76,13 @@ def table_kind(path: Path, name: str) -> Literal["", "parquet", "arrow"]:
 
     Raises:
         NoInputError, PermissionDeniedError, DiskError: it cannot be read.
+        DataError: it is no regular file.
     """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-    except FileNotFoundError:
-        raise NoInputError(name, "the file is gone", "it was there when the corpus was listed") from None
-    except PermissionError:
-        raise PermissionDeniedError(name, "cannot be read", "the operating system refuses access") from None
-    except OSError as error:
-        raise DiskError(name, f"opening failed: {error.strerror or error}") from None
-    try:
-        head = os.read(descriptor, 8)
-    except OSError as error:
-        raise DiskError(name, f"reading failed: {error.strerror or error}") from None
-    finally:
-        os.close(descriptor)
+    with open_regular(path, name) as file:
+        try:
+            head = file.read(8)
+        except OSError as error:
+            raise DiskError(name, f"reading failed: {error.strerror or error}") from None
     if head.startswith(_PARQUET_MAGIC):
         return "parquet"
     size = int.from_bytes(head[4:], "little")
@@ -90,25 +90,41 @@ def table_kind(path: Path, name: str) -> Literal["", "parquet", "arrow"]:
     return "arrow" if is_stream or head == _ARROW_MAGIC else ""
 
 
+def read_source_batches(source: Source, on_bad: OnBad, *, columns: Sequence[str]) -> Iterator[TableBatch] | None:
+    """Return the rows of a table in batches, as `read_source_rows` would give them one by one; None of JSON."""
+    kind = table_kind(source.path, source.name)
+    if kind == "parquet":
+        from dagpack_cli.corpora.files.parquet_rows import read_parquet_batches
+
+        return read_parquet_batches(source.path, source.name, on_bad, columns=columns, limits=source.limits)
+    if kind == "arrow":
+        from dagpack_cli.corpora.files.arrow_rows import read_arrow_batches
+
+        return read_arrow_batches(source.path, source.name, on_bad, columns=columns)
+    return None
+
+
 def read_source_rows(
-    path: Path, name: str, on_bad: OnBad, *, columns: Sequence[str] | None = None, arrays: Sequence[str] = ()
+    source: Source, on_bad: OnBad, *, columns: Sequence[str] | None = None, arrays: Sequence[str] = ()
 ) -> Rows:
     """Yield the rows of a JSON, Parquet or Arrow file as dictionaries, with their places.
 
+    Of JSON the first ``source.size`` bytes are read, however long the file is by now.
+
     Args:
-        path: the file.
-        name: how ids and messages name it.
+        source: the file.
         on_bad: called for every record that cannot be read.
         columns: of a table, the columns that are wanted (None: all).
         arrays: of a table, the columns that hold numbers and come as arrays (see `parquet_rows`).
     """
+    path, name, limits = source.path, source.name, source.limits
     kind = table_kind(path, name)
     if kind == "parquet":
         from dagpack_cli.corpora.files.parquet_rows import read_parquet_rows
 
-        return read_parquet_rows(path, name, on_bad, columns=columns, arrays=arrays)
+        return read_parquet_rows(path, name, on_bad, columns=columns, arrays=arrays, limits=limits)
     if kind == "arrow":
         from dagpack_cli.corpora.files.arrow_rows import read_arrow_rows
 
         return read_arrow_rows(path, name, on_bad, columns=columns, arrays=arrays)
-    return read_rows(path, name, on_bad)
+    return read_rows(path, name, on_bad, size=source.size, limits=limits)

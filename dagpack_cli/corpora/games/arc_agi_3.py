@@ -118,7 +118,7 @@ def read(source: Source, options: ReadOptions, on_bad: OnBad) -> Iterator[Record
         damage += 1
         on_bad(error)
 
-    for place, row in read_growing(source.path, source.name, reject):
+    for place, row in read_growing(source, reject):
         try:
             step = step_of(row, place)
             if step is not None:

@@ -75,7 +75,7 @@ def read(source: Source, options: ReadOptions, on_bad: OnBad) -> Iterator[Record
         damage += 1
         on_bad(error)
 
-    for place, row in read_source_rows(source.path, source.name, reject):
+    for place, row in read_source_rows(source, reject):
         try:
             _add(runs, interned, row, place, options, damage)
         except DataError as error:
