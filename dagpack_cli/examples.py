@@ -34,6 +34,7 @@ __all__ = [
     "load_examples",
     "provenance_table",
     "read_provenance",
+    "rewrite_provenance",
     "write_provenance",
 ]
 
@@ -57,6 +58,7 @@ _META = pa.schema(
 )
 _COLUMNS = {"tokens.i32": "<i4", "runs.i32": "<i4", "keys.i64": "<i8", "lengths.i64": "<i8", "num_runs.i64": "<i8"}
 _META_FILE = "meta.parquet"
+_GROUP_ROWS = 1 << 20  # of the provenance
 _META_ROWS = 1 << 16  # that are in memory before they are written
 _STAGED = pa.schema([*_META, pa.field("family", pa.large_string()), pa.field("chat", pa.bool_(), nullable=False)])
 _INT32_LIST = pa.large_list(pa.field("element", pa.int32(), nullable=False))  # offsets of 64 bits: no limit at 2^31
@@ -313,7 +315,7 @@ class _Split:
         self.keys = columns["keys.i64"].reshape(-1, 2)
         self.offsets = np.concatenate(([0], np.cumsum(columns["lengths.i64"])))
         self.run_offsets = np.concatenate(([0], np.cumsum(columns["num_runs.i64"])))
-        self.meta = pa.table(_read_table(directory / _META_FILE), schema=_STAGED)
+        self.meta = pa.table(_read_table(directory / _META_FILE)[1], schema=_STAGED)
 
 
 def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
@@ -379,54 +381,77 @@ def _lists(offsets: Int64Array, values: Int64Array) -> pa.LargeListArray:
     return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values.astype(np.int32)), type=_INT32_LIST)
 
 
-def write_provenance(
-    path: Path,
-    table: pa.Table,
-    windows: tuple[Int64Array, Int64Array] | None,
+def write_provenance(path: Path, table: pa.Table, metadata: Mapping[str, str]) -> None:
+    """Write ``examples.parquet`` before it is packed; ``table``: of `provenance_table`."""
+    with open_native(path, "wb") as file, _provenance_writer(file, metadata) as writer:
+        writer.write_table(table.cast(writer.schema), row_group_size=_GROUP_ROWS)
+
+
+def rewrite_provenance(
+    source: Path,
+    target: Path,
+    windows: tuple[Int64Array, Int64Array],
+    statuses: npt.NDArray[np.int8],
     metadata: Mapping[str, str],
-    statuses: npt.NDArray[np.int8] | None = None,
 ) -> None:
-    """Write ``examples.parquet``.
+    """Write ``examples.parquet`` as packing leaves it. Memory: a row group.
 
     Args:
-        path: the file.
-        table: of `provenance_table` or `read_provenance`.
+        source: the file before.
+        target: the file to write.
         windows: offsets (num_examples + 1,) and values, both int64: the windows of each example.
+        statuses: shape (num_examples,), int8; an index into `STATUSES`: packing may have dropped examples.
         metadata: key-value pairs of the file.
-        statuses: shape (num_examples,), int8; new statuses, where packing dropped examples.
     """
-    if windows is not None:
-        at = table.schema.get_field_index("windows")
-        table = table.set_column(at, _PROVENANCE.field("windows"), _lists(*windows))
-    if statuses is not None:
-        at = table.schema.get_field_index("status")
-        table = table.set_column(at, _PROVENANCE.field("status"), _names(statuses, STATUSES))
-    table = table.cast(_PROVENANCE.with_metadata(dict(metadata)))
-    with open_native(path, "wb") as file:
-        pq.write_table(table, file, compression="zstd", write_page_checksum=True, row_group_size=1 << 20)
+    offsets, values = windows
+    first = 0
+    with (
+        open_native(source, "rb") as old,
+        pq.ParquetFile(old, page_checksum_verification=True) as file,
+        open_native(target, "wb") as new,
+        _provenance_writer(new, metadata) as writer,
+    ):
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, use_threads=False)
+            last = first + table.num_rows
+            inside = values[offsets[first] : offsets[last]]
+            columns = {
+                "status": _names(statuses[first:last], STATUSES),
+                "windows": _lists(offsets[first : last + 1] - offsets[first], inside),
+            }
+            for name, column in columns.items():
+                at = table.schema.get_field_index(name)
+                table = table.set_column(at, _PROVENANCE.field(name), column)
+            writer.write_table(table.cast(writer.schema), row_group_size=_GROUP_ROWS)
+            first = last
 
 
-def _read_table(path: Path) -> pa.Table:
+def _provenance_writer(file: pa.NativeFile, metadata: Mapping[str, str]) -> pq.ParquetWriter:
+    schema = _PROVENANCE.with_metadata(dict(metadata))
+    return pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True)
+
+
+def _read_table(path: Path, columns: Sequence[str] | None = None) -> tuple[pa.Schema, pa.Table]:
     with open_native(path, "rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
-        return file.read(use_threads=False)
+        return file.schema_arrow, file.read(columns=columns, use_threads=False)
 
 
-def read_provenance(path: Path) -> pa.Table:
-    """Return a stored ``examples.parquet``.
+def read_provenance(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """Return a stored ``examples.parquet``, or some columns of it.
 
     Raises:
         DamageError: unreadable, a page checksum that differs, or other columns.
     """
     try:
-        table = _read_table(path)
+        schema, table = _read_table(path, columns)
     except FileNotFoundError:
         raise DamageError(str(path), "the file is missing") from None
     except PermissionError:
         raise
     except (pa.ArrowException, OSError) as error:
         raise DamageError(str(path), f"unreadable ({str(error).splitlines()[0]})") from None
-    if table.schema.remove_metadata() != _PROVENANCE:
-        raise DamageError(str(path), f"columns {', '.join(table.column_names)}", "those of dagpack")
+    if schema.remove_metadata() != _PROVENANCE:
+        raise DamageError(str(path), f"columns {', '.join(schema.names)}", "those of dagpack")
     return table.combine_chunks()
 
 

@@ -22,15 +22,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
+from dagpack_cli.corpora.files.sources import known_as
 from dagpack_cli.errors import DamageError, MismatchError, NoInputError, UsageError
 from dagpack_cli.failpoints import step
 from dagpack_cli.locks import lock_output
 from dagpack_cli.manifest import (
+    FORMAT_VERSION,
     UNMERGED_LAYOUTS,
     IngestOptions,
     Manifest,
     PackOptions,
     TrieOptions,
+    fingerprint,
+    library_versions,
     seal_run,
     unseal_run,
 )
@@ -38,7 +42,7 @@ from dagpack_cli.memory import default_memory
 from dagpack_cli.stages.cache import ReadSource, prune_cache
 from dagpack_cli.stages.dedup import TrieInfo, dedup_sources
 from dagpack_cli.stages.ingest import ingest_sources
-from dagpack_cli.stages.inputs import IngestPlan, identity_of, plan_ingest
+from dagpack_cli.stages.inputs import IngestPlan, plan_ingest, settled
 from dagpack_cli.stages.pack import pack_fingerprint, pack_trie
 from dagpack_cli.stages.preview import preview_packing
 from dagpack_cli.stages.receipts import Listener, SilentListener, read_receipt, write_receipt
@@ -365,7 +369,7 @@ def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, executio
             work = target / STAGING / f"pack-{identity[:12]}"
             written = _write(generation.path, info, pack_options, work, execution, link=False)
             run = _read_run(generation.path)
-            return _publish(target, work, written, run.get("inputs", {}), run.get("corpus", ""), execution, started)
+            return _publish(target, work, written, run, execution, started)
 
 
 def stored_merge(out: Path) -> str:
@@ -455,20 +459,26 @@ def _plan(
         template=tokenizer.template,
         template_date=tokenizer.template_date,
         options=options,
-        known={} if execution.rehash else _known_inputs(corpus, out),
+        known={} if execution.rehash else _known_inputs(corpus, out, options),
         workers=execution.workers,
         listener=execution.listener,
     )
 
 
-def _known_inputs(corpus: Path, out: Path) -> Mapping[str, Sequence[Any]]:
-    """Return what the current generation's run knew of its inputs, if it read the same corpus."""
+def _known_inputs(corpus: Path, out: Path, options: IngestOptions) -> Mapping[str, Sequence[Any]]:
+    """Return what the current generation's run knew of its inputs, if it read the same corpus in the same way."""
     try:
         current = read_current(out)
     except DamageError:
         return {}
     run = {} if current is None else _read_run(out / "generations" / current[0])
-    return run.get("inputs", {}) if run.get("corpus") == str(corpus.resolve()) else {}
+    same = run.get("corpus") == str(corpus.resolve()) and run.get("looked_for") == _looked_for(settled(options))
+    return run.get("looked_at", {}) if same else {}
+
+
+def _looked_for(options: IngestOptions) -> str:
+    """Return a fingerprint of what decides as which format a file is read."""
+    return fingerprint(FORMAT_VERSION, library_versions(huggingface=False), asdict(options))
 
 
 def _read_run(generation: Path) -> dict[str, Any]:
@@ -545,8 +555,8 @@ def _ingest(plan: IngestPlan, out: Path, execution: Execution) -> Path:
     staged = out / STAGING / plan.fingerprint[:12]
     if read_receipt(staged) is None or not all(source.directory.is_dir() for source in _read_sources(out, staged)):
         staged.mkdir(parents=True, exist_ok=True)
-        inputs = {
-            source.name: [*identity_of(source), entry.sha256]
+        looked_at = {
+            source.name: [*known_as(source), entry.sha256]
             for source, entry in zip(plan.sources, plan.inputs, strict=True)
         }
         spec = {
@@ -557,10 +567,11 @@ def _ingest(plan: IngestPlan, out: Path, execution: Execution) -> Path:
             "chat_template": plan.identity.get("chat_template"),
             "chat_template_sources": dict(plan.template_sources),
             "tokenizer": [_absolute(plan.tokenizer[0]), *plan.tokenizer[1:]],
-            "inputs": [asdict(entry) for entry in plan.inputs],
+            "inputs": [entry.to_json() for entry in plan.inputs],
             "ignored": plan.ignored,
             "skipped": plan.skipped,
-            "stats": inputs,
+            "looked_for": _looked_for(plan.options),
+            "looked_at": looked_at,
         }
         with step("spec-write"):
             write_atomic(staged / _SPEC, canonical_json(spec))
@@ -596,7 +607,7 @@ def _pack_staged(
     if result is None:
         work = (trie.parent if target == out else target / STAGING) / f"pack-{identity[:12]}"
         manifest = _write(trie, info, options, work, execution, link=target == out)
-        result = _publish(target, work, manifest, spec["stats"], spec["corpus"], execution, started)
+        result = _publish(target, work, manifest, spec, execution, started)
     if target != out:
         return result
     _keep_cache(out, _read_sources(out, trie.parent), trie.parent, execution)
@@ -643,15 +654,18 @@ def _publish(
     out: Path,
     work: Path,
     manifest: Manifest,
-    inputs: Mapping[str, Any],
-    corpus: str,
+    read: Mapping[str, Any],
     execution: Execution,
     started: float,
 ) -> BuildResult:
-    """Publish a staged generation; what may differ between equal builds goes to ``run.json``."""
+    """Publish a staged generation; what may differ between equal builds goes to ``run.json``.
+
+    ``read`` says what was read and how its files looked, for the next build of the same corpus.
+    """
     run = {
-        "corpus": corpus,
-        "inputs": inputs,
+        "corpus": read.get("corpus", ""),
+        "looked_for": read.get("looked_for", ""),
+        "looked_at": read.get("looked_at", {}),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "seconds": round(time.time() - started, 3),
         "host": platform.node(),

@@ -19,6 +19,7 @@ from dagpack_cli.examples import (
     load_examples,
     provenance_table,
     read_provenance,
+    rewrite_provenance,
     supervised_runs,
     whole_split,
     write_provenance,
@@ -92,7 +93,8 @@ def test_provenance_has_64_bit_offsets_and_comes_back(tmp_path: Path) -> None:
     statuses = np.array([STATUSES.index(status) for status in ("kept", "empty", "kept")], dtype=np.int8)
     table = provenance_table(examples, np.zeros(3, dtype=np.int8), ["train"], statuses, np.array([4, -1, 7]))
     windows = (np.array([0, 2, 2, 3]), np.array([0, 5, 1]))
-    write_provenance(tmp_path / "examples.parquet", table, windows, {"key": "value"})
+    write_provenance(tmp_path / "before.parquet", table, {})
+    rewrite_provenance(tmp_path / "before.parquet", tmp_path / "examples.parquet", windows, statuses, {"key": "value"})
     back = read_provenance(tmp_path / "examples.parquet")
     small = (pa.types.is_string, pa.types.is_binary, pa.types.is_list)
     assert not any(check(field.type) for field in back.schema for check in small)

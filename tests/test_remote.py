@@ -190,6 +190,7 @@ def test_a_copy_that_was_touched_is_fetched_again(store: ObjectStore, corpus: Pa
     """What somebody wrote into the local copies is no input."""
     build(CORPUS, OUT)
     before = generation(store)
+    assert (tmp_path / "cache" / "dagpack").stat().st_mode & 0o077 == 0  # nobody else reads them
     copies = sorted((tmp_path / "cache").glob("dagpack/data-*/corpus/files/data/**/*.jsonl"))
     assert len(copies) == 3
     copies[0].write_bytes(copies[1].read_bytes())
@@ -305,6 +306,29 @@ def test_a_dead_upload_costs_nothing(
     assert names(store) == [json.loads(store.get("out/CURRENT"))["generation"]]
     assert not {f"out/{key}" for key in sent} & set(store.written())
     assert name.startswith("remote-upload") or len(sent) == len(today)  # with run.json, without the manifest
+
+
+@pytest.mark.parametrize(("action", "code"), [("eio", 74), ("pause={reached}", -15)])
+def test_a_transfer_that_fails_ends_the_others(
+    action: str, code: int, store: ObjectStore, corpus: Path, tmp_path: Path
+) -> None:
+    """An error or a signal in the midst of an upload ends the command at once, and the next one completes it."""
+    reached = tmp_path / "reached"
+    env = environment(DAGPACK_FAILPOINT=f"remote-upload.before:5:{action.format(reached=reached)}")
+    words = command("build", CORPUS, OUT, *OPTIONS)
+    dying = subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True)
+    while code == -15 and not reached.exists():
+        assert dying.poll() is None
+        time.sleep(0.01)
+    if code == -15:
+        dying.terminate()
+    said = dying.communicate()[1]
+    assert (dying.returncode, len(said.splitlines())) == (code, 2 if code == 74 else 1), said
+    assert [key for key in store.keys("out") if key.endswith(("/CURRENT", "/manifest.json"))] == []
+    store.forget()
+    build(CORPUS, OUT)
+    build(corpus, tmp_path / "out")
+    assert generation(store) == contents(tmp_path / "out")
 
 
 def test_what_a_dead_upload_left_goes_with_the_next_build(store: ObjectStore, corpus: Path) -> None:
@@ -577,6 +601,17 @@ def test_a_store_that_refuses(
     assert (ran.code, ran.err.count("\n")) == (exit_code, 2), ran.err
     assert len(requests) == (4 if status == 503 else 1)
     assert "very-secret" not in ran.err
+
+
+def test_google_cloud_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another file system of pyarrow's: denied is 77, what is not there 66 (no server here knows its protocol)."""
+    fresh(monkeypatch, tmp_path / "cache")
+    for status, code in ((403, 77), (404, 66)):
+        with answering(status, "no") as (port, _):
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+            for words in (("stats", "gs://lake/out?anonymous=true"), ("plan", "gs://lake/data?anonymous=true")):
+                ran = run(*words)
+                assert (ran.code, ran.err.count("\n")) == (code, 2), ran.err
 
 
 def test_nobody_listens_or_answers(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,13 +7,15 @@ read is named with the reason.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from dagpack_cli.corpora import sniff
 from dagpack_cli.corpora.datasets import text
 from dagpack_cli.corpora.files.growing import STILL_WRITTEN, line_behind, whole_records
-from dagpack_cli.corpora.files.sources import Source, stat_source
+from dagpack_cli.corpora.files.sources import Source, source_as_known, stat_source
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import OnBad, raise_bad, refuse
 from dagpack_cli.corpora.walk import Walk, is_build, look
@@ -42,7 +44,12 @@ class Discovery:
 
 
 def discover(
-    corpus: Path, *, exclude: Path | None = None, options: ReadOptions | None = None, on_bad: OnBad = raise_bad
+    corpus: Path,
+    *,
+    exclude: Path | None = None,
+    options: ReadOptions | None = None,
+    on_bad: OnBad = raise_bad,
+    known: Mapping[str, Sequence[Any]] | None = None,
 ) -> Discovery:
     """Return the input files of a folder, or of a single file.
 
@@ -56,6 +63,7 @@ def discover(
         options: their ``format`` is taken for every file, else the content decides.
         on_bad: called for a file or folder that is damaged or cannot be looked at; where it does not
             raise, that is ignored and named.
+        known: by name, what `known_as` said of files with these options: one that is still so is not opened.
 
     Raises:
         NoInputError: there is no such path, nothing in it, or nothing that can be read.
@@ -76,7 +84,11 @@ def discover(
     found.ignored += walk.ignored
     for _, path, name in listed:
         try:
-            _add(found, path, name, options)
+            source = source_as_known(path, name, options.limits, (known or {}).get(name))
+            if source is not None:
+                found.inputs.append(source)
+            else:
+                _add(found, path, name, options)
         except DagpackError as error:
             leave_out(name, error)
     if options.format is None:

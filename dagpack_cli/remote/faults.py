@@ -14,7 +14,7 @@ StoreFault = type[DagpackError]
 _DENIED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN|MISSING_AUTHENTICATION|"
     r"EXPIRED_TOKEN|ExpiredToken|InvalidToken|PERMISSION_DENIED|UNAUTHENTICATED|HTTP status 40[13]\b|"
-    r"Could not create an OAuth2|could not find default credentials|NoCredentials|Forbidden",
+    r"Could not create an? OAuth2|could not find default credentials|NoCredentials|Forbidden",
     re.IGNORECASE,
 )
 _NO_BUCKET = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|bucket .{0,80}(not found|does not exist)", re.IGNORECASE)
@@ -63,7 +63,7 @@ def _kind_of(error: Exception, where: str, missing: StoreFault) -> DagpackError:
         found = "the store asked to slow down, and did so again after every pause"
         return DiskError(where, found, hint="run the same command again later, with fewer --workers")
     if _UNREACHABLE.search(text):
-        hint = "check the network and the endpoint (AWS_ENDPOINT_URL), and run the same command again"
+        hint = "check the network and the endpoint (of s3, AWS_ENDPOINT_URL), and run the same command again"
         return DiskError(where, f"the store cannot be reached: {_reason(text)}", hint=hint)
     return DiskError(where, f"the store failed: {_reason(text)}", hint="run the same command again")
 

@@ -15,15 +15,21 @@ __all__ = ["folder_of"]
 def folder_of(uri: RemoteUri, local: Path | None) -> Path:
     """Return the folder of a place, which need not exist: ``corpus``, ``read`` and ``build`` in it have its copies.
 
+    The folder of the cache that it is in is made, for nobody but the user: a bucket may be more private than a home.
+
     Args:
         uri: the place. Two that differ never share a folder.
         local: where the folders of all places are; None for ``dagpack`` in ``$XDG_CACHE_HOME``, or ``~/.cache``.
 
     Raises:
         UsageError: the user has no home.
+        OSError: the cache cannot be made.
     """
+    if local is None:
+        local = _cache()
+        local.mkdir(mode=0o700, parents=True, exist_ok=True)
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", uri.name).strip("-.")[:40]
-    return (_cache() if local is None else local) / f"{readable or uri.scheme}-{uri.identity}"
+    return local / f"{readable or uri.scheme}-{uri.identity}"
 
 
 def _cache() -> Path:

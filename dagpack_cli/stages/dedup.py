@@ -178,7 +178,7 @@ def dedup_sources(
         profiles["val"]["supervised_rows_also_in_train"] = rows_also_in(tries["val"], tries["train"])
     table = provenance_table(examples, parts, PARTITIONS, statuses, end_nodes)
     with step("provenance-write"):
-        write_provenance(partial / "examples.parquet", table, None, {})
+        write_provenance(partial / "examples.parquet", table, {})
     identity = tokenizer.identity() | {"vocab_size": vocab_size, "virtual_root": root}
     if spec["chat_template"] is not None:
         identity["chat_template"] = spec["chat_template"]

@@ -25,7 +25,7 @@ from dagpack_cli.corpora import (
     refuse,
 )
 from dagpack_cli.corpora.files.limits import DEFAULT_LIMITS, Limits
-from dagpack_cli.corpora.files.sources import table_kind
+from dagpack_cli.corpora.files.sources import known_as, table_kind
 from dagpack_cli.corpora.files.streams import open_regular
 from dagpack_cli.errors import DagpackError, DataError, DiskError, PermissionDeniedError
 from dagpack_cli.manifest import FORMAT_VERSION, IngestOptions, InputEntry, fingerprint, library_versions
@@ -33,7 +33,7 @@ from dagpack_cli.stages.receipts import Listener
 from dagpack_cli.tokenizing import load_tokenizer
 from dagpack_cli.tokenizing.templates import load_template
 
-__all__ = ["IngestPlan", "has_grown", "identity_of", "located", "note_unfinished", "plan_ingest", "read_options"]
+__all__ = ["IngestPlan", "has_grown", "located", "note_unfinished", "plan_ingest", "read_options", "settled"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ def _limits(options: IngestOptions) -> Limits:
     return Limits(**{name: value for name, value in given.items() if value is not None})
 
 
-def _settled(options: IngestOptions) -> IngestOptions:
+def settled(options: IngestOptions) -> IngestOptions:
     """Return the options without the limits that cannot have changed a result: they only end a build, or are usual."""
     usual = asdict(DEFAULT_LIMITS)
     changes: dict[str, Any] = {
@@ -135,8 +135,8 @@ def plan_ingest(
         template: how conversations are written: ``auto``, ``builtin`` or a path.
         template_date: what a template takes for today.
         options: of the ingest.
-        known: name -> [size, mtime, ctime, inode, sha256] of the last build; an input with equal
-            numbers is not read again.
+        known: of the last build with the same options: name -> what `known_as` says, and the SHA-256; an
+            input that is still so is not opened.
         workers: threads that read.
         listener: hears the progress.
 
@@ -147,7 +147,8 @@ def plan_ingest(
     bad = BadRecords()
     on_bad: OnBad = bad if options.on_error == "skip" else raise_bad
     with located(corpus):
-        found = discover(corpus, exclude=out, options=read_options(options), on_bad=on_bad)
+        looked = {name: entry[:-1] for name, entry in known.items() if isinstance(entry, list)}
+        found = discover(corpus, exclude=out, options=read_options(options), on_bad=on_bad, known=looked)
     spec = choose_tokenizer(found.inputs, tokenizer, grid_tokens=options.grid_tokens)
     loaded = load_tokenizer(spec, bos=bos, eos=eos)
     with located(corpus):
@@ -166,9 +167,9 @@ def plan_ingest(
             listener.note(loaded_template.note)
     ignored = [list(pair) for pair in found.ignored]
     formats = [source.format for source in found.inputs]
-    options = _settled(options)
+    options = settled(options)
     decisive = FORMAT_VERSION, versions, asdict(options), identity
-    parts = (*decisive, [asdict(entry) for entry in inputs], formats)
+    parts = (*decisive, [entry.to_json() for entry in inputs], formats)
     return IngestPlan(
         corpus=corpus,
         sources=found.inputs,
@@ -191,10 +192,11 @@ def _identify(
 ) -> list[InputEntry]:
     """Return the identity of what is read of every input; one that is gone by now goes to ``on_bad``."""
 
-    def identify(source: Source) -> str | DagpackError:
+    def as_known(source: Source) -> str:
         entry = known.get(source.name)
-        if isinstance(entry, list) and len(entry) == 5 and entry[:4] == identity_of(source):
-            return str(entry[4])
+        return str(entry[-1]) if isinstance(entry, list) and entry[:-1] == known_as(source) else ""
+
+    def identify(source: Source) -> str | DagpackError:
         try:
             return _digest(source)
         except DagpackError as error:
@@ -203,7 +205,10 @@ def _identify(
     entries, left = [], []
     pool = ThreadPoolExecutor(max_workers=workers)
     try:
-        for source, value in zip(found.inputs, pool.map(identify, found.inputs), strict=True):
+        given = [as_known(source) for source in found.inputs]
+        unknown = pool.map(identify, [source for source, value in zip(found.inputs, given, strict=True) if not value])
+        values = (value or next(unknown) for value in given)
+        for source, value in zip(found.inputs, values, strict=True):
             if isinstance(value, str):
                 entries.append(InputEntry(path=source.name, size=source.size, sha256=value))
                 left.append(source)
@@ -253,7 +258,7 @@ def has_grown(source: Source, sha256: str) -> bool:
     except OSError:
         raise _rewritten(source) from None
     size = source.size + source.unfinished
-    if [after.st_size, after.st_mtime_ns, after.st_ctime_ns, after.st_ino] == [size, *identity_of(source)[1:]]:
+    if [after.st_size, after.st_mtime_ns, after.st_ctime_ns, after.st_ino] == [size, *_identity_of(source)[1:]]:
         return False
     # Of a table all is read, however long it is by now.
     grown = after.st_size != size
@@ -270,7 +275,7 @@ def note_unfinished(names: Sequence[str], listener: Listener) -> None:
         listener.note(f"{names[0]}{more}: still being written, read up to the last whole record")
 
 
-def identity_of(source: Source) -> list[int]:
+def _identity_of(source: Source) -> list[int]:
     """Return the numbers that say whether a file is the one that was read: bytes read, times, inode."""
     return [source.size, source.mtime_ns, source.ctime_ns, source.inode]
 

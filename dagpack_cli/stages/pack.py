@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.examples import DROPPED, KEPT, STATUSES, read_provenance, status_codes, write_provenance
+from dagpack_cli.examples import DROPPED, KEPT, STATUSES, read_provenance, rewrite_provenance, status_codes
 from dagpack_cli.failpoints import step
 from dagpack_cli.manifest import (
     FORMAT_VERSION,
@@ -29,7 +29,15 @@ from dagpack_cli.shards import (
 )
 from dagpack_cli.stages.dedup import TrieInfo
 from dagpack_cli.stages.ledger import check_trains, packing_summary, partition_ledger, total_ledger
-from dagpack_cli.stages.plan import Partition, Planned, check_lengths, check_options, load_partition, plan_windows
+from dagpack_cli.stages.plan import (
+    PLANNED_COLUMNS,
+    Partition,
+    Planned,
+    check_lengths,
+    check_options,
+    load_partition,
+    plan_windows,
+)
 from dagpack_cli.stages.receipts import Listener
 from dagpack_cli.storage import sha256_file
 from dagpack_cli.trie import Engine
@@ -76,7 +84,7 @@ def pack_trie(
         UsageError: options that do not fit one another or the trie.
     """
     build_fingerprint, versions = pack_fingerprint(info, options)
-    table = read_provenance(source / "examples.parquet")
+    table = read_provenance(source / "examples.parquet", PLANNED_COLUMNS)
     partitions = [load_partition(name, source, info, table) for name in PARTITIONS if (source / "trie" / name).is_dir()]
     check_options(info, options, partitions)
     for partition in partitions:
@@ -119,7 +127,13 @@ def pack_trie(
     ledger["reading"] = info.reading
     check_trains(packing, ledger, info, options.on_long)
     with step("examples-write"):
-        write_provenance(staged / "examples.parquet", table, provenance.windows(), metadata, provenance.statuses())
+        rewrite_provenance(
+            source / "examples.parquet",
+            staged / "examples.parquet",
+            provenance.windows(),
+            provenance.statuses(),
+            metadata,
+        )
     rows = {f"shards/{path.name}": 0 for path in (staged / "shards").glob("*")}
     manifest = Manifest(
         fingerprint=build_fingerprint,

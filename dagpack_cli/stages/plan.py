@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from dagpack_cli.comparison import Costs, compare_packers
 from dagpack_cli.errors import DataError, UsageError
-from dagpack_cli.examples import DROPPED, KEPT, equals, supervised_runs
+from dagpack_cli.examples import DROPPED, KEPT, equals, read_provenance, supervised_runs
 from dagpack_cli.manifest import (
     UNMERGED_LAYOUTS,
     Manifest,
@@ -45,6 +45,7 @@ from dagpack_cli.stages.partition_trie import gather_supervision
 from dagpack_cli.trie import Engine, Trie, open_trie
 
 __all__ = [
+    "PLANNED_COLUMNS",
     "Partition",
     "Placed",
     "Planned",
@@ -57,6 +58,9 @@ __all__ = [
 ]
 
 Int64Array = npt.NDArray[np.int64]
+
+PLANNED_COLUMNS = ("partition", "status", "num_tokens", "end_node", "weight", "supervised_runs")
+"""What of the provenance planning looks at."""
 _LONGEST_ADVISED = 1 << 20  # no model is trained on longer windows
 
 
@@ -69,7 +73,8 @@ class Partition:
     rows_of_table: Int64Array  # of all its examples
     chosen: Int64Array  # of those in the trie
     ends: ExampleEnds
-    table: Any
+    table: Any  # at least `PLANNED_COLUMNS` of the provenance
+    source: Path  # where trie and provenance are
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,7 @@ def load_partition(name: str, source: Path, info: TrieInfo, table: Any) -> Parti
         lengths=lengths[chosen] + shift,
         supervision=gather_supervision(runs, run_offsets, weights, chosen, shift),
     )
-    return Partition(name, open_trie(source / "trie" / name), rows, chosen, ends, table)
+    return Partition(name, open_trie(source / "trie" / name), rows, chosen, ends, table, source)
 
 
 def check_options(info: TrieInfo, options: PackOptions, partitions: list[Partition]) -> None:
@@ -163,9 +168,8 @@ def check_lengths(partition: Partition, info: TrieInfo, options: PackOptions) ->
         if len(long) == 0:
             return
         row = int(partition.chosen[long[0]])
-        file = partition.table.column("file")[row].as_py()
-        line = partition.table.column("line")[row].as_py()
-        record = partition.table.column("record")[row].as_py()
+        places = read_provenance(partition.source / "examples.parquet", ("file", "line", "record"))
+        file, line, record = (places.column(name)[row].as_py() for name in ("file", "line", "record"))
         where = f"{file}:{line}" if line else f"{file}, record {record:,}"
         longest = int(pairs.max())
         noun = "example is" if len(long) == 1 else "examples are"

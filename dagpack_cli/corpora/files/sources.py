@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dagpack_cli.corpora.files.json_rows import read_rows
 from dagpack_cli.corpora.files.limits import DEFAULT_LIMITS, Limits
@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
     from dagpack_cli.corpora.files.table_batch import TableBatch
 
-__all__ = ["Source", "read_source_batches", "read_source_rows", "stat_source", "table_kind"]
+__all__ = [
+    "Source",
+    "known_as",
+    "read_source_batches",
+    "read_source_rows",
+    "source_as_known",
+    "stat_source",
+    "table_kind",
+]
 
 _PARQUET_MAGIC = b"PAR1"
 _ARROW_MAGIC = b"ARROW1\0\0"
@@ -69,6 +77,32 @@ def stat_source(path: Path, name: str, format: str, limits: Limits = DEFAULT_LIM
     except OSError as error:
         raise DiskError(name, f"cannot be looked at: {error.strerror or error}") from None
     return Source(path, name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, format, limits)
+
+
+def source_as_known(path: Path, name: str, limits: Limits, known: Sequence[Any] | None) -> Source | None:
+    """Return the `Source` of a file that is as it was when it was looked into last; None where it has to be again.
+
+    Args:
+        path: where it is.
+        name: its name below the corpus.
+        limits: what it may ask for.
+        known: what `known_as` said of it then, or whatever else stands in its place.
+    """
+    if not isinstance(known, list) or len(known) != 6 or known[5]:  # what was unfinished may be whole by now
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    if [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino] != known[:4]:
+        return None
+    return Source(path, name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, str(known[4]), limits)
+
+
+def known_as(source: Source) -> list[Any]:
+    """Return how a file was when it was looked into, and what was found: size, times, inode, format, unfinished."""
+    numbers = [source.size, source.mtime_ns, source.ctime_ns, source.inode]
+    return [*numbers, source.format, source.unfinished]
 
 
 def table_kind(path: Path, name: str) -> Literal["", "parquet", "arrow"]:
