@@ -6,6 +6,9 @@ and 128-blocks of the mask that are not empty.
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +21,8 @@ __all__ = ["Costs", "compare_packers", "placement_costs"]
 Int64s = npt.NDArray[np.int64]
 Costs = dict[str, int]
 
+_STEP = 1 << 18  # instances looked at at a time
+
 
 def placement_costs(forest: Forest, placement: Placement, *, arrange: bool = True) -> Costs:
     """Return what a placement computes: windows, rows, attention edges, and blocks. O(m log m) for m instances.
@@ -26,25 +31,38 @@ def placement_costs(forest: Forest, placement: Placement, *, arrange: bool = Tru
         forest: of rows.
         placement: of it.
         arrange: whether siblings stand in the order of `largest_first`, else in the forest's.
+
+    Memory: some numbers for each of 2^18 instances, or of those of one window if they are more.
     """
-    windows, lengths = placement.windows, placement.ends
-    depths, above = forest.depths[placement.nodes], forest.parents[placement.nodes]
-    edges = lengths * depths + lengths * (lengths + 1) // 2
+    starts = np.searchsorted(placement.windows, np.arange(placement.num_windows + 1))
+    cuts = np.flatnonzero(np.diff(starts[:-1] // _STEP)) + 1
+    edges = blocks = 0
+    for first, last in pairwise([0, *cuts.tolist(), placement.num_windows]):
+        inside = slice(int(starts[first]), int(starts[last]))
+        nodes, lengths = placement.nodes[inside], placement.ends[inside]
+        edges += int((lengths * forest.depths[nodes] + lengths * (lengths + 1) // 2).sum())
+        if last > first:
+            blocks += _blocks(forest, placement.windows[inside] - first, nodes, lengths, arrange=arrange)
+    return {
+        "windows": placement.num_windows,
+        "rows": int(placement.ends.sum()),
+        "attention_edges": edges,
+        "blocks": blocks,
+    }
+
+
+def _blocks(forest: Forest, windows: Int64s, nodes: npt.NDArray[Any], lengths: Int64s, *, arrange: bool) -> int:
+    """Return the blocks of windows numbered from 0, given all their instances."""
     bases = windows * forest.num_nodes
-    keys = bases + placement.nodes
-    ends = np.searchsorted(keys, bases + forest.ends[placement.nodes])
+    keys = bases + nodes
+    above = forest.parents[nodes]
+    ends = np.searchsorted(keys, bases + forest.ends[nodes])
     if arrange:
         parents = np.where(above >= 0, np.searchsorted(keys, bases + above), -1)
         order = largest_first(windows, parents, lengths, ends)
         numbers = np.arange(len(order))
         lengths, ends = lengths[order], numbers + (ends - numbers)[order]
-    blocks = tree_blocks(windows, lengths, ends, placement.num_windows)
-    return {
-        "windows": placement.num_windows,
-        "rows": int(lengths.sum()),
-        "attention_edges": int(edges.sum()),
-        "blocks": int(blocks.sum()),
-    }
+    return int(tree_blocks(windows, lengths, ends, int(windows[-1]) + 1).sum())
 
 
 def compare_packers(

@@ -71,7 +71,8 @@ def test_costs_are_those_of_the_rows(case: Case) -> None:
     """Windows, rows, edges and blocks of every packer, counted from sets of rows; the walk from its own oracle."""
     forest = case.forest()
     arrival = np.random.default_rng(len(case.parents)).permutation(len(forest.leaves))
-    with mock.patch.object(window_module, "BLOCK_SIZE", BLOCK):
+    # A few instances at a time, as of a large forest.
+    with mock.patch.object(window_module, "BLOCK_SIZE", BLOCK), mock.patch("dagpack_cli.comparison._STEP", 5):
         found = compare_packers(forest, case.seq_len, arrival)
         packed = pack_leaves(forest, case.seq_len).leaf_windows
         ours = placement_costs(forest, place_leaves(forest, packed))

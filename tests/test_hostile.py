@@ -40,15 +40,15 @@ def refused(ran: Ran, code: int, *parts: str) -> None:
 
 
 BOMBS = {
-    "gzip": (gzip.compress(bytes(20 << 20), mtime=0), "--max-ratio"),
-    "zstd": (zstandard.compress(bytes(10 << 20)), "--max-ratio"),
+    "gzip": (gzip.compress(bytes(70 << 20), mtime=0), "--max-ratio"),
+    "zstd": (zstandard.compress(bytes(70 << 20)), "--max-ratio"),
     "zstd frames": (zstandard.compress(bytes(1 << 20)) * 300, "--max-ratio"),
 }
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_archives_that_explode_are_stopped(name: str, tmp_path: Path) -> None:
-    """A few bytes that would come to many are named after a MiB of them; skip leaves the file out."""
+    """A few bytes that would come to many are named after 64 MiB of them; skip leaves the file out."""
     bomb, option = BOMBS[name]
     (tmp_path / "corpus").mkdir()
     (tmp_path / "corpus" / "good.jsonl").write_bytes(GOOD)

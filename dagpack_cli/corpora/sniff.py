@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from dagpack_cli.corpora.datasets import text
+from dagpack_cli.corpora.datasets import pretokenised, text
 from dagpack_cli.corpora.files.growing import STILL_WRITTEN, whole_records
 from dagpack_cli.corpora.files.json_array import is_array
 from dagpack_cli.corpora.files.json_rows import parse_json, read_texts
@@ -63,10 +63,10 @@ def _table_rows(kind: str, path: Path, name: str, limits: Limits) -> list[dict[s
     if kind == "parquet":
         from dagpack_cli.corpora.files.parquet_rows import first_parquet_rows
 
-        return first_parquet_rows(path, name, _RECORDS, limits)
+        return first_parquet_rows(path, name, _RECORDS, limits, arrays=pretokenised.ARRAYS)
     from dagpack_cli.corpora.files.arrow_rows import first_arrow_rows
 
-    return first_arrow_rows(path, name, _RECORDS)
+    return first_arrow_rows(path, name, _RECORDS, arrays=pretokenised.ARRAYS)
 
 
 def _is_open(path: Path, name: str) -> bool:

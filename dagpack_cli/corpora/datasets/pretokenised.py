@@ -14,12 +14,13 @@ from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import IdBlock, Ids, OnBad, Place, Record, read_label, read_weight, runs_of, shown
 from dagpack_cli.errors import DataError
 
-__all__ = ["NAME", "read", "read_blocks", "recognise"]
+__all__ = ["ARRAYS", "NAME", "read", "read_blocks", "recognise"]
 
 NAME = "pretokenised"
 
-_ARRAYS = ("input_ids", "labels", "loss_mask", "attention_mask")
-_COLUMNS = (*_ARRAYS, "weight", "id", "group", "start", "end")
+ARRAYS = ("input_ids", "labels", "loss_mask", "attention_mask")
+"""Columns of numbers, which tables give as arrays."""
+_COLUMNS = (*ARRAYS, "weight", "id", "group", "start", "end")
 _IGNORED_LABEL = -100
 _INT32_END = 2**31
 
@@ -44,7 +45,7 @@ def read_blocks(
         if block is not None:
             yield block
             continue
-        for number, row in enumerate(batch.rows(_ARRAYS, on_bad), batch.first):
+        for number, row in enumerate(batch.rows(ARRAYS, on_bad), batch.first):
             try:
                 record = _record_of(row, Place(source.name, number))
             except DataError as error:
@@ -57,7 +58,7 @@ def read_blocks(
 
 def read(source: Source, _options: ReadOptions, on_bad: OnBad) -> Iterator[Record]:
     """Yield one example a record; what is wrong with one goes to ``on_bad``."""
-    for place, row in read_source_rows(source, on_bad, columns=_COLUMNS, arrays=_ARRAYS):
+    for place, row in read_source_rows(source, on_bad, columns=_COLUMNS, arrays=ARRAYS):
         try:
             record = _record_of(row, place)
         except DataError as error:

@@ -75,13 +75,13 @@ def _slices(path: Path, columns: Sequence[str] | None, slice_rows: int) -> Itera
         record += chosen.num_rows
 
 
-def first_arrow_rows(path: Path, name: str, num: int) -> list[dict[str, Any]]:
-    """Return up to ``num`` first rows; of a file without rows, none.
+def first_arrow_rows(path: Path, name: str, num: int, arrays: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return up to ``num`` first rows; of a file without rows, none. ``arrays`` as in `read_arrow_rows`.
 
     Raises:
         DataError: it is no readable Arrow file.
     """
-    rows = read_arrow_rows(path, name, raise_bad, slice_rows=num)
+    rows = read_arrow_rows(path, name, raise_bad, arrays=arrays, slice_rows=num)
     return [row for _, row in itertools.islice(rows, num)]
 
 

@@ -20,8 +20,8 @@ class Limits:
     Attributes:
         max_line_bytes: of one line, one element of an array, or one row of a table.
         max_decompressed_bytes: that an archive may come to.
-        max_ratio: decompressed bytes for every byte of the archive, once it has come to a MiB: zeros
-            reach 1,029 with gzip and 10,000 with zstd, text seldom 20.
+        max_ratio: decompressed bytes for every byte of the archive, once it has come to 64 MiB (so for
+            a column of a row group): zeros reach 1,029 with gzip and 10,000 with zstd, text seldom 20.
         max_depth: levels of brackets in a JSON record.
 
     Raises:

@@ -23,7 +23,7 @@ __all__ = ["check_footer"]
 
 _MAGIC = b"PAR1"
 _TAIL = 8  # the footer's length and the magic
-_FREE = 1 << 20  # bytes that any column may come to
+_FREE = 64 << 20  # bytes that any column of a row group may come to: equal rows take next to nothing
 # A value that repeats takes no bytes of its own: a page of a few bytes may stand for very many of them.
 _ROWS_PER_BYTE = 1 << 20
 

@@ -98,11 +98,13 @@ def _check_rows(batch: pa.RecordBatch, where: str, limits: Limits) -> None:
         raise over_limit(where, "row", limits.max_line_bytes)
 
 
-def first_parquet_rows(path: Path, name: str, num: int, limits: Limits = DEFAULT_LIMITS) -> list[dict[str, Any]]:
-    """Return up to ``num`` first rows; of a file without rows, none.
+def first_parquet_rows(
+    path: Path, name: str, num: int, limits: Limits = DEFAULT_LIMITS, arrays: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Return up to ``num`` first rows; of a file without rows, none. ``arrays`` as in `read_parquet_rows`.
 
     Raises:
         DataError: it is no readable Parquet file.
     """
-    rows = read_parquet_rows(path, name, raise_bad, batch_rows=num, limits=limits)
+    rows = read_parquet_rows(path, name, raise_bad, arrays=arrays, batch_rows=num, limits=limits)
     return [row for _, row in itertools.islice(rows, num)]

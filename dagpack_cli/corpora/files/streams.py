@@ -35,7 +35,7 @@ __all__ = [
 BOM = b"\xef\xbb\xbf"
 
 _CHUNK = 1 << 20
-_FREE = 1 << 20  # bytes that any archive may come to
+_FREE = 64 << 20  # bytes that any archive may come to
 # What one chunk decompresses to comes out whole: of zstd at most 128 KiB for every 4 bytes in, so a
 # small chunk in bounds what a hostile file can make us hold.
 _COMPRESSED_CHUNK = 8 << 10
