@@ -105,7 +105,10 @@ def pack_trie(
     packing: dict[str, Any] = {}
     provenance = _Provenance(table)
     scratch = Scratch(staged, memory // 8)
-    for partition in partitions:
+    num_partitions, num_examples = len(partitions), table.num_rows
+    del table
+    while partitions:
+        partition = partitions.pop(0)  # so that what is known of one is let go before the next
         planned = plan_windows(partition, info, options, engine, scratch.zeros)
         with step("shards-write"):
             report = write_shards(
@@ -119,10 +122,11 @@ def pack_trie(
                 workers=workers,
                 progress=lambda _: None,
             )
-        listener.progress("pack", len(packing) + 1, len(partitions))
+        listener.progress("pack", len(packing) + 1, num_partitions)
         provenance.add(partition, planned)
         ledger[partition.name] = partition_ledger(partition, planned, report, info)
         packing[partition.name] = packing_summary(partition, planned, report, options, engine)
+        del partition, planned
     ledger["total"] = total_ledger(ledger, info)
     ledger["reading"] = info.reading
     check_trains(packing, ledger, info, options.on_long)
@@ -145,7 +149,7 @@ def pack_trie(
         tokenizer=info.tokenizer,
         inputs=info.inputs,
         ignored=info.ignored,
-        files=_files_of(staged, _row_counts(rows, packing, options, table.num_rows)),
+        files=_files_of(staged, _row_counts(rows, packing, options, num_examples)),
         ledger=ledger,
         packing=packing,
         statistics={"trie": info.profiles},
