@@ -364,6 +364,14 @@ def build(
         _print_result(result, console, edge.publish(result.path))
 
 
+def _numbers(text: str, option: str) -> list[int]:
+    """Return the numbers of a list with commas."""
+    words = [word.strip() for word in text.split(",")]
+    if bad := [word for word in words if not word.isdecimal()]:
+        raise UsageError(option, f'"{bad[0]}" in "{text}"', "whole numbers with commas between them")
+    return [int(word) for word in words]
+
+
 @app.command()
 def plan(
     source: Annotated[str, typer.Argument(metavar="CORPUS|OUT", help="A corpus, or the output of a build.")],
@@ -427,8 +435,8 @@ def plan(
     console = Console(quiet=quiet)
     trie_options = _trie_options(values, "dag")
     lengths, shared = (
-        [int(word) if word.strip().isdecimal() else 0 for word in text.split(",")] if text is not None else []
-        for text in (seq_len, min_shared)
+        [] if text is None else _numbers(text, option)
+        for text, option in ((seq_len, "--seq-len"), (min_shared, "--min-shared"))
     )
     more: dict[str, Any] = {"window_len": None, "layout": Layout.DAG, "objective": None, "compression_level": 1}
     listed = [

@@ -198,5 +198,5 @@ def _compare(path: Path, manifest: Manifest, table: Any, tries: dict[str, Trie])
                 str(path / "shards"),
                 f"{part}: {missing:,} kept sequences are in no window, {surplus:,} in windows are no example's",
                 "the same multiset",
-                hint="dagpack verify OUT names every damaged file",
+                hint="dagpack verify OUT names every damaged file; dagpack build CORPUS OUT --rehash makes it anew",
             )

@@ -39,7 +39,7 @@ from dagpack_cli.manifest import (
     unseal_run,
 )
 from dagpack_cli.memory import default_memory
-from dagpack_cli.stages.cache import ReadSource, prune_cache
+from dagpack_cli.stages.cache import ReadSource, are_whole, prune_cache
 from dagpack_cli.stages.dedup import TrieInfo, dedup_sources
 from dagpack_cli.stages.ingest import ingest_sources
 from dagpack_cli.stages.inputs import IngestPlan, plan_ingest, settled
@@ -50,12 +50,13 @@ from dagpack_cli.storage import (
     CACHE,
     STAGING,
     canonical_json,
+    current_name,
     is_full,
     open_current,
     publish,
     read_current,
+    remove_generation,
     remove_leftovers,
-    remove_replaced,
     sha256_file,
     write_atomic,
 )
@@ -224,6 +225,8 @@ def dedup(out: Path, *, trie_options: TrieOptions, execution: Execution) -> Path
         if pointed is None:
             raise NoInputError(str(out), "nothing ingested", "a finished ingest", hint=hint)
         staged = pointed if (pointed / _SPEC).is_file() else pointed.parent
+        if not are_whole(_read_sources(out, staged)):
+            raise NoInputError(str(out / CACHE), "what was ingested is gone or damaged", "all of it", hint=hint)
         trie = dedup_sources(
             staged,
             _read_spec(staged),
@@ -553,7 +556,7 @@ def _same_tokenizer(manifest: Manifest, plan: IngestPlan) -> bool:
 
 def _ingest(plan: IngestPlan, out: Path, execution: Execution) -> Path:
     staged = out / STAGING / plan.fingerprint[:12]
-    if read_receipt(staged) is None or not all(source.directory.is_dir() for source in _read_sources(out, staged)):
+    if read_receipt(staged) is None or not are_whole(_read_sources(out, staged)):
         staged.mkdir(parents=True, exist_ok=True)
         looked_at = {
             source.name: [*known_as(source), entry.sha256]
@@ -677,6 +680,9 @@ def _publish(
     }
     with step("run-write"):
         (work / "run.json").write_bytes(seal_run(run))
+    before = current_name(out)
     path, held = publish(out, work, manifest.fingerprint, keep=execution.keep)
-    _note_held([*held, *remove_replaced(path)], execution)
+    if before[6:] == path.name[6:] and before < path.name:  # the same build again: the one before is damaged
+        held += remove_generation(out, before)
+    _note_held(held, execution)
     return BuildResult(path, manifest, False)

@@ -36,6 +36,7 @@ from dagpack_cli.failpoints import step
 __all__ = [
     "Generation",
     "canonical_json",
+    "current_name",
     "current_of",
     "is_full",
     "is_output",
@@ -43,8 +44,8 @@ __all__ = [
     "parse_current",
     "publish",
     "read_current",
+    "remove_generation",
     "remove_leftovers",
-    "remove_replaced",
     "sha256_file",
     "sync_tree",
     "translate_os_error",
@@ -268,7 +269,7 @@ def publish(out: Path, staged: Path, fingerprint: str, *, keep: int = 2) -> tupl
     sync_tree(staged)
     generations = out / GENERATIONS
     generations.mkdir(exist_ok=True)
-    current = _current_name(out)
+    current = current_name(out)
     existing = _generation_paths(generations)
     # A build that ended between its rename and CURRENT left a complete generation that nobody read.
     orphans = [path for path in existing if current and path.name > current]
@@ -283,7 +284,7 @@ def publish(out: Path, staged: Path, fingerprint: str, *, keep: int = 2) -> tupl
         sync_directory(generations)
         _point_to(out, path)
     except OSError as error:
-        if is_full(error) and _current_name(out) != path.name:
+        if is_full(error) and current_name(out) != path.name:
             _remove(path)  # its space is needed, and nobody has seen it
         raise
     for orphan in orphans:
@@ -311,7 +312,7 @@ def remove_leftovers(out: Path, keep: int) -> list[str]:
     Returns:
         the names of old generations left because a reader holds them.
     """
-    current = _current_name(out)
+    current = current_name(out)
     if not current:
         return []
     _partial(out / CURRENT).unlink(missing_ok=True)
@@ -321,7 +322,7 @@ def remove_leftovers(out: Path, keep: int) -> list[str]:
     return _remove_old(out / GENERATIONS, current, keep)
 
 
-def _current_name(out: Path) -> str:
+def current_name(out: Path) -> str:
     """Return the name of the current generation; nothing where none, or a damaged one, is named."""
     try:
         current = read_current(out)
@@ -347,16 +348,13 @@ def _remove_old(generations: Path, current: str, keep: int) -> list[str]:
     return _remove_unread(old)
 
 
-def remove_replaced(generation: Path) -> list[str]:
-    """Remove generations before a new one that would be the same bytes: it was made because they are damaged.
+def remove_generation(out: Path, name: str) -> list[str]:
+    """Remove one generation that is not the current one.
 
     Returns:
-        the names of those left because a reader holds them.
+        its name if it is left because a reader holds it.
     """
-    paths = _generation_paths(generation.parent)
-    return _remove_unread(
-        [path for path in paths if path.name < generation.name and path.name[6:] == generation.name[6:]]
-    )
+    return _remove_unread([out / GENERATIONS / name])
 
 
 def _remove_unread(paths: list[Path]) -> list[str]:

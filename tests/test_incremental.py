@@ -15,6 +15,7 @@ from killed import contents
 from test_determinism import SPLIT, chat_files, game_files, run, token_files, write
 
 import dagpack_cli.stages.ingest
+from dagpack_cli.errors import NoInputError
 from dagpack_cli.manifest import IngestOptions, TrieOptions
 from dagpack_cli.pipeline import Execution, TokenizerChoice, build, dedup, ingest, pack
 from dagpack_cli.stages import cache
@@ -32,7 +33,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     whole = read_split
 
     def noted(job: Any) -> None:
-        names.extend(source.name for source, _ in job.sources)
+        names.extend(source.name for source, *_ in job.sources)
         whole(job)
 
     monkeypatch.setattr("dagpack_cli.stages.ingest.read_split", noted)
@@ -196,6 +197,78 @@ def test_an_ingest_whose_cache_is_gone_is_done_again(tmp_path: Path) -> None:
     run(corpus, tmp_path / "out")
     run(corpus, tmp_path / "fresh")
     assert contents(tmp_path / "out") == contents(tmp_path / "fresh")
+
+
+EVENTS = Path(__file__).resolve().parent.parent / "fixtures" / "openhands" / "events"
+
+
+def test_a_folder_that_is_one_conversation_is_read_again_whole(tmp_path: Path) -> None:
+    """Where the first file of a folder reads the others, a change of any of them reads it again."""
+    corpus = tmp_path / "corpus"
+    shutil.copytree(EVENTS, corpus / "events")
+    names = sorted(path.name for path in (corpus / "events").iterdir())
+    late = {name: (corpus / "events" / name).read_bytes() for name in names[-2:]}
+    middle = corpus / "events" / names[3]
+
+    def take_away() -> None:
+        for name in late:
+            (corpus / "events" / name).unlink()
+
+    changes: list[Callable[[], object]] = [
+        take_away,
+        lambda: [(corpus / "events" / name).write_bytes(data) for name, data in late.items()],
+        lambda: middle.write_bytes(middle.read_bytes().replace(b"Two at once", b"Three at once")),
+        lambda: (corpus / "events" / names[0]).unlink(),
+        lambda: (corpus / "events" / "aa.jsonl").write_text('{"text": "no event"}\n'),
+    ]
+    pack_options = replace(SPLIT, seq_len=4096)
+    for number, change in enumerate(changes):
+        change()
+        run(corpus, tmp_path / "out", pack_options)
+        run(corpus, tmp_path / f"fresh-{number}", pack_options)
+        assert contents(tmp_path / "out") == contents(tmp_path / f"fresh-{number}"), number
+
+
+def test_a_resumed_build_trusts_no_damaged_split(tmp_path: Path) -> None:
+    """What a finished ingest points at is checked before it is used: a build reads again, dedup says to ingest."""
+    corpus = write(tmp_path / "corpus", token_files(3))
+    run(corpus, tmp_path / "fresh")
+    for damage in ("flip", "cut", "gone"):
+        out = tmp_path / damage
+        ingest(corpus, out, tokenizer=TokenizerChoice(), ingest_options=IngestOptions(), execution=Execution())
+        (split,) = splits_of(out)
+        tokens = split / "tokens.i32"
+        if damage == "gone":
+            shutil.rmtree(split)
+        else:
+            data = tokens.read_bytes()
+            tokens.write_bytes(data[:-4] if damage == "cut" else data[:8] + bytes([data[8] ^ 1]) + data[9:])
+        with pytest.raises(NoInputError, match="what was ingested is gone or damaged"):
+            dedup(out, trie_options=TrieOptions(), execution=Execution())
+        run(corpus, out)
+        assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_packing_needs_no_cache(tmp_path: Path) -> None:
+    """Once there is a trie the cache may go: packing publishes, and the next build works."""
+    corpus = write(tmp_path / "corpus", token_files(3))
+    out = tmp_path / "out"
+    ingest(corpus, out, tokenizer=TokenizerChoice(), ingest_options=IngestOptions(), execution=Execution())
+    dedup(out, trie_options=TrieOptions(), execution=Execution())
+    shutil.rmtree(out / "cache")
+    pack(out, None, pack_options=SPLIT, execution=Execution())
+    write(corpus, {"new.jsonl": '{"input_ids": [1, 2, 3]}\n'})
+    run(corpus, out)
+    run(corpus, tmp_path / "fresh")
+    assert contents(out) == contents(tmp_path / "fresh")
+
+
+def test_options_that_come_back_remove_nothing(tmp_path: Path) -> None:
+    """A, B, A: three generations, as many as are to stay; only a damaged one is replaced."""
+    corpus = write(tmp_path / "corpus", token_files(3))
+    for seq_len in (16, 8, 16):
+        run(corpus, tmp_path / "out", replace(SPLIT, seq_len=seq_len), execution=Execution(keep=5))
+    assert len(list((tmp_path / "out" / "generations").iterdir())) == 3
 
 
 def test_an_empty_or_strange_cache(tmp_path: Path) -> None:

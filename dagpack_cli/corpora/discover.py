@@ -8,14 +8,15 @@ read is named with the reason.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dagpack_cli.corpora import sniff
 from dagpack_cli.corpora.datasets import text
 from dagpack_cli.corpora.files.growing import STILL_WRITTEN, line_behind, whole_records
-from dagpack_cli.corpora.files.sources import Source, source_as_known, stat_source
+from dagpack_cli.corpora.files.sources import Sibling, Source, source_as_known, stat_source
+from dagpack_cli.corpora.formats import FOLDER_FORMATS
 from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import OnBad, raise_bad, refuse
 from dagpack_cli.corpora.walk import Walk, is_build, look
@@ -82,6 +83,7 @@ def discover(
     walk = Walk(corpus, exclude, leave_out)
     listed = sorted(walk, key=lambda item: item[0])
     found.ignored += walk.ignored
+    damaged: list[Path] = []
     for _, path, name in listed:
         try:
             source = source_as_known(path, name, options.limits, (known or {}).get(name))
@@ -91,8 +93,10 @@ def discover(
                 _add(found, path, name, options)
         except DagpackError as error:
             leave_out(name, error)
+            damaged.append(path)
     if options.format is None:
         _set_text_aside(found)
+    _set_siblings(found, damaged)
     if not found.inputs:
         raise _nothing(corpus, exclude, found)
     found.ignored.sort(key=lambda item: item[0].encode("utf-8", "surrogatepass"))
@@ -110,6 +114,24 @@ def _add(found: Discovery, path: Path, name: str, options: ReadOptions) -> None:
         found.ignored.append((f"{name}:{line_behind(source)}", STILL_WRITTEN))
     if source.size or not source.unfinished:
         found.inputs.append(source)
+
+
+def _set_siblings(found: Discovery, damaged: Sequence[Path]) -> None:
+    """Tell files of formats that take a folder for one conversation of the others in it, damaged ones too."""
+    folders: dict[Path, list[Path]] = {}
+    for source in found.inputs:
+        if source.format in FOLDER_FORMATS:
+            folders.setdefault(source.path.parent, []).append(source.path)
+    if not folders:
+        return
+    for path in damaged:
+        if path.parent in folders:
+            folders[path.parent].append(path)
+    siblings = {folder: tuple(Sibling.of(path) for path in paths) for folder, paths in folders.items()}
+    found.inputs = [
+        replace(source, siblings=siblings[source.path.parent]) if source.format in FOLDER_FORMATS else source
+        for source in found.inputs
+    ]
 
 
 def _set_text_aside(found: Discovery) -> None:

@@ -37,7 +37,7 @@ from dagpack_cli.corpora.options import ReadOptions
 from dagpack_cli.corpora.records import OnBad, Record
 from dagpack_cli.errors import MismatchError, UsageError
 
-__all__ = ["Format", "choose_tokenizer", "format_of", "holds_chats", "kind_of", "recognise"]
+__all__ = ["FOLDER_FORMATS", "Format", "choose_tokenizer", "format_of", "holds_chats", "kind_of", "recognise"]
 
 
 class Format(Protocol):
@@ -79,6 +79,8 @@ _FORMATS: tuple[Format, ...] = (
 _BY_NAME = {module.NAME: module for module in _FORMATS}
 _KINDS = {pretokenised.NAME: "tokens", atif_ids.NAME: "tokens", transitions.NAME: "symbols", arc_agi_3.NAME: "symbols"}
 _GRIDS = {arc_agi_3.NAME}
+FOLDER_FORMATS = frozenset({openhands.NAME})
+"""Formats that may take all files of a folder for one conversation."""
 _CONTENTS = {"text": "text", "tokens": "token ids", "symbols": "game transitions", "grid": "games cell by cell"}
 _DEFAULTS = {"text": "bytes", "tokens": "none", "symbols": "symbols", "grid": "grid"}
 

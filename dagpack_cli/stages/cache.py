@@ -1,8 +1,9 @@
 """What earlier builds have read: splits that stay in ``cache/``, found again by what was in their inputs.
 
 A split is complete or not there: it is written in the staging area and renamed. An input is known by its
-name, its format, the SHA-256 of what was read of it, and everything that decides what reading
-gives: options, tokenizer, template and versions. Where it stands among the other inputs does not matter.
+name, its format, a digest of what reading it looks at (its siblings too, where a folder is one
+conversation), and everything that decides what reading gives: options, tokenizer, template and versions.
+Where it stands among the other inputs does not matter.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ __all__ = [
     "SYMBOLS_FILE",
     "ReadSource",
     "adopt_split",
+    "are_whole",
     "finish_split",
     "known_sources",
     "prune_cache",
@@ -42,8 +44,9 @@ class ReadSource:
 
     Attributes:
         directory: of the split that holds its examples.
-        facts: ``name``, ``format`` and ``sha256`` of the input; ``first`` and ``last``, the half-open range of
-            its examples; ``symbols``, that of its symbols; ``tokens``, how many it gave; and what reading counted.
+        facts: ``name`` and ``format`` of the input; ``content``, a digest of what reading it looks at;
+            ``first`` and ``last``, the half-open range of its examples; ``symbols``, that of its symbols;
+            ``tokens``, how many it gave; and what reading counted.
     """
 
     directory: Path
@@ -52,7 +55,7 @@ class ReadSource:
     @property
     def key(self) -> tuple[str, str, str]:
         """What the input is found again by."""
-        return self.facts["name"], self.facts["format"], self.facts["sha256"]
+        return self.facts["name"], self.facts["format"], self.facts["content"]
 
 
 def finish_split(directory: Path, identity: str, sources: Sequence[Mapping[str, Any]]) -> None:
@@ -76,7 +79,7 @@ def adopt_split(cache: Path, split: Path) -> Path:
     receipt = read_receipt(split)
     if receipt is None:
         raise FileNotFoundError(f"{split} has no receipt")
-    keys = [[source[name] for name in ("name", "format", "sha256")] for source in receipt["sources"]]
+    keys = [[source[name] for name in ("name", "format", "content")] for source in receipt["sources"]]
     target = cache / fingerprint(receipt["identity"], keys)[:_NAME_DIGITS]
     cache.mkdir(exist_ok=True)
     with step("cache-rename"):
@@ -94,7 +97,7 @@ def known_sources(
     Args:
         cache: the cache's folder, which need not exist.
         identity: of what decides what reading gives.
-        wanted: (name, format, SHA-256) of inputs.
+        wanted: (name, format, content) of inputs.
         listener: hears of a damaged split, which is removed: its inputs are read again.
 
     Time O(bytes of the splits that are used).
@@ -127,6 +130,12 @@ def _is_whole(directory: Path, files: Mapping[str, Sequence[Any]]) -> bool:
         return False
 
 
+def are_whole(sources: Iterable[ReadSource]) -> bool:
+    """Tell whether the splits of inputs are as they were written. O(bytes of the splits)."""
+    receipts = {source.directory: read_receipt(source.directory) for source in sources}
+    return all(receipt is not None and _is_whole(split, receipt["files"]) for split, receipt in receipts.items())
+
+
 def source_symbols(sources: Sequence[ReadSource]) -> list[list[bytes]]:
     """Return the symbols of every input, in the order in which it first shows them."""
     lines: dict[Path, list[bytes]] = {}
@@ -149,13 +158,18 @@ def prune_cache(cache: Path, used: Sequence[ReadSource], work: Path) -> None:
     """
     by_split: dict[Path, list[ReadSource]] = {}
     for source in used:
-        by_split.setdefault(source.directory, []).append(source)
+        if source.directory.is_dir():  # anybody may have emptied the cache
+            by_split.setdefault(source.directory, []).append(source)
     for path in cache.glob("*"):
         if path not in by_split:
             _remove(path)
     live = {split: _num_tokens(source.facts for source in sources) for split, sources in by_split.items()}
     small = [split for split, num in live.items() if num < _SMALL_TOKENS]
-    wasteful = [split for split, num in live.items() if 2 * num < _num_tokens((read_receipt(split) or {})["sources"])]
+    wasteful = [
+        split
+        for split, num in live.items()
+        if 2 * num < _num_tokens((read_receipt(split) or {"sources": []})["sources"])
+    ]
     chosen = {*wasteful, *(small if len(small) > _MOST_SPLITS else ())}
     if not chosen:
         return
@@ -167,6 +181,10 @@ def prune_cache(cache: Path, used: Sequence[ReadSource], work: Path) -> None:
 def _remove(split: Path) -> None:
     with step("cache-remove"):
         shutil.rmtree(split, ignore_errors=True)
+
+
+def _sources_of(split: Path) -> list[Mapping[str, Any]]:
+    return list((read_receipt(split) or {"sources": []})["sources"])
 
 
 def _num_tokens(sources: Iterable[Mapping[str, Any]]) -> int:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from dagpack_cli.corpora import Source
+from dagpack_cli.manifest import fingerprint
 from dagpack_cli.stages.cache import ReadSource, adopt_split, known_sources
 from dagpack_cli.stages.inputs import IngestPlan, note_unfinished
 from dagpack_cli.stages.reading import SplitJob, forget_tokenizers, read_split
@@ -37,9 +39,15 @@ def ingest_sources(
     for path in sorted(splits.glob("*")):  # of a build that was ended: complete, but not in the cache yet
         if read_receipt(path) is not None:
             adopt_split(cache, path)
-    keys = [(source.name, source.format, entry.sha256) for source, entry in zip(plan.sources, plan.inputs, strict=True)]
+    keys = [
+        (source.name, source.format, content) for source, content in zip(plan.sources, _contents(plan), strict=True)
+    ]
     known = known_sources(cache, plan.reading, keys, listener)
-    missing = [(source, key[2]) for source, key in zip(plan.sources, keys, strict=True) if key not in known]
+    missing = [
+        (source, entry.sha256, key[2])
+        for source, entry, key in zip(plan.sources, plan.inputs, keys, strict=True)
+        if key not in known
+    ]
     jobs = [
         SplitJob(
             directory=splits / f"{number:05d}",
@@ -65,14 +73,31 @@ def ingest_sources(
     return [known[key] for key in keys]
 
 
-def _split(sources: Sequence[tuple[Source, str]]) -> list[list[tuple[Source, str]]]:
+def _contents(plan: IngestPlan) -> list[str]:
+    """Return a digest of all that reading each input looks at: its own bytes, and those of its siblings."""
+    own = {source.path: entry.sha256 for source, entry in zip(plan.sources, plan.inputs, strict=True)}
+    folders: dict[Path, str] = {}
+    contents = []
+    for source in plan.sources:
+        digest = own[source.path]
+        if source.siblings:
+            folder = source.path.parent
+            if folder not in folders:  # of a damaged sibling, which has no digest, the numbers stand for it
+                listed = [[one.name, own.get(folder / one.name, asdict(one))] for one in source.siblings]
+                folders[folder] = fingerprint(sorted(listed, key=lambda pair: str(pair[0])))
+            digest = fingerprint(digest, folders[folder])
+        contents.append(digest)
+    return contents
+
+
+def _split(sources: Sequence[tuple[Source, str, str]]) -> list[list[tuple[Source, str, str]]]:
     """Return consecutive inputs, a new split once a fixed number of bytes is reached."""
-    splits: list[list[tuple[Source, str]]] = []
+    splits: list[list[tuple[Source, str, str]]] = []
     size = 0
-    for source, sha256 in sources:
-        if not splits or size + source.size > _SPLIT_BYTES:
+    for job in sources:
+        if not splits or size + job[0].size > _SPLIT_BYTES:
             splits.append([])
             size = 0
-        splits[-1].append((source, sha256))
-        size += source.size
+        splits[-1].append(job)
+        size += job[0].size
     return splits

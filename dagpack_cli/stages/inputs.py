@@ -25,7 +25,7 @@ from dagpack_cli.corpora import (
     refuse,
 )
 from dagpack_cli.corpora.files.limits import DEFAULT_LIMITS, Limits
-from dagpack_cli.corpora.files.sources import known_as, table_kind
+from dagpack_cli.corpora.files.sources import Sibling, known_as, table_kind
 from dagpack_cli.corpora.files.streams import open_regular
 from dagpack_cli.errors import DagpackError, DataError, DiskError, PermissionDeniedError
 from dagpack_cli.manifest import FORMAT_VERSION, IngestOptions, InputEntry, fingerprint, library_versions
@@ -33,7 +33,16 @@ from dagpack_cli.stages.receipts import Listener
 from dagpack_cli.tokenizing import load_tokenizer
 from dagpack_cli.tokenizing.templates import load_template
 
-__all__ = ["IngestPlan", "has_grown", "located", "note_unfinished", "plan_ingest", "read_options", "settled"]
+__all__ = [
+    "IngestPlan",
+    "check_siblings",
+    "has_grown",
+    "located",
+    "note_unfinished",
+    "plan_ingest",
+    "read_options",
+    "settled",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,6 +275,12 @@ def has_grown(source: Source, sha256: str) -> bool:
     if not same or (grown and table_kind(source.path, source.name)) or _digest(source) != sha256:
         raise _rewritten(source)
     return grown
+
+
+def check_siblings(source: Source) -> None:
+    """Raise `DataError` where a file that was read with another one is not as it was when the corpus was listed."""
+    if any(Sibling.of(source.path.parent / sibling.name) != sibling for sibling in source.siblings):
+        raise _rewritten(source)
 
 
 def note_unfinished(names: Sequence[str], listener: Listener) -> None:

@@ -14,7 +14,7 @@ from dagpack_cli.examples import SplitWriter, write_lines
 from dagpack_cli.failpoints import step
 from dagpack_cli.manifest import IngestOptions
 from dagpack_cli.stages.cache import SYMBOLS_FILE, finish_split
-from dagpack_cli.stages.inputs import has_grown, located, read_options
+from dagpack_cli.stages.inputs import check_siblings, has_grown, located, read_options
 from dagpack_cli.tokenizing import SymbolCollector, Tokenizer, load_tokenizer
 from dagpack_cli.tokenizing.chat import Template
 from dagpack_cli.tokenizing.stability import Stability
@@ -29,7 +29,7 @@ class SplitJob:
 
     Attributes:
         directory: of the split; what is in it is removed first.
-        sources: the inputs, with the SHA-256 of what is read of each.
+        sources: the inputs, with the SHA-256 of what is read of each, and a digest of all that reading it looks at.
         corpus: what their names are below.
         tokenizer: a specification for `load_tokenizer`, with its BOS and EOS.
         template: a specification for `load_template`, with its date; None where there are no conversations.
@@ -38,7 +38,7 @@ class SplitJob:
     """
 
     directory: Path
-    sources: Sequence[tuple[Source, str]]
+    sources: Sequence[tuple[Source, str, str]]
     corpus: Path
     tokenizer: tuple[str, str | None, str | None]
     template: tuple[str, str | None] | None
@@ -72,9 +72,9 @@ def read_split(job: SplitJob) -> None:
     facts: list[dict[str, Any]] = []
     symbols: list[bytes] = []
     with step("split-write"), SplitWriter(job.directory) as writer:
-        for source, sha256 in job.sources:
+        for source, sha256, content in job.sources:
             with located(job.corpus):
-                facts.append(_read_source(source, sha256, job, writer, symbols))
+                facts.append(_read_source(source, sha256, job, writer, symbols) | {"content": content})
     if job.tokenizer[0] == "symbols":
         with step("symbols-write"):
             write_lines(job.directory / SYMBOLS_FILE, symbols)
@@ -100,12 +100,13 @@ def _read_source(
         else:
             writer.add(item, source.name)
         tokens += len(item.tokens)
+    if writer.num_examples > first:
+        check_siblings(source)
     found = [] if collector is None else collector.symbols
     symbols += found
     return {
         "name": source.name,
         "format": source.format,
-        "sha256": sha256,
         "first": first,
         "last": writer.num_examples,
         "tokens": tokens,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,9 @@ def events_of_folder(source: Source, on_bad: OnBad) -> Iterator[tuple[Place, dic
     Raises:
         DiskError: the folder cannot be listed, or a file in it cannot be read.
     """
-    names = _names_in(source.path.parent)
+    # What the build listed, not what stands there by now: only that is in its manifest.
+    listed = tuple(sorted((sibling.name for sibling in source.siblings), key=_natural))
+    names = listed or _names_in(source.path.parent)
     for name in names:
         if name == source.path.name:
             break
@@ -62,7 +65,12 @@ def _beside(source: Source, name: str) -> Source:
         NoInputError, PermissionDeniedError, DiskError: it cannot be looked at.
     """
     above, slash, _ = source.name.rpartition("/")
-    return stat_source(source.path.parent / name, above + slash + printable(name), source.format, source.limits)
+    path = source.path.parent / name
+    found = stat_source(path, above + slash + printable(name), source.format, source.limits)
+    for sibling in source.siblings:
+        if sibling.name == name:
+            return replace(found, size=sibling.size)
+    return found
 
 
 def _first_rows(source: Source, damage: list[DataError]) -> Iterator[tuple[Place, dict[str, Any]]]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dagpack_cli.corpora.files.table_batch import TableBatch
 
 __all__ = [
+    "Sibling",
     "Source",
     "known_as",
     "read_source_batches",
@@ -35,6 +36,26 @@ _LARGEST_SCHEMA = 1 << 26
 
 
 @dataclass(frozen=True, slots=True)
+class Sibling:
+    """A file beside another, as it was when the corpus was listed: its name in the folder, size, times and inode."""
+
+    name: str
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> Sibling:
+        """Return a file as it is now; numbers are 0 where there is none."""
+        try:
+            found = path.stat()
+        except OSError:
+            return cls(path.name, 0, 0, 0, 0)
+        return cls(path.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """One input file.
 
@@ -49,6 +70,8 @@ class Source:
         limits: what it may ask for.
         unfinished: bytes behind ``size`` that were there when it was listed: of a record that is still
             being written.
+        siblings: where its format takes a folder for one conversation, all files of the folder that may
+            be part of it, itself included; empty where nobody has looked.
     """
 
     path: Path
@@ -60,6 +83,7 @@ class Source:
     format: str
     limits: Limits = DEFAULT_LIMITS
     unfinished: int = 0
+    siblings: tuple[Sibling, ...] = ()
 
 
 def stat_source(path: Path, name: str, format: str, limits: Limits = DEFAULT_LIMITS) -> Source:
