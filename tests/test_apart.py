@@ -276,10 +276,10 @@ def test_plan_refuses_what_it_cannot_tell(ids: Path, tmp_path: Path) -> None:
         "hint: give the corpus, of which any N can be planned\n"
     )
     for source in (ids, out):
-        for words in ("0", "8,x", ","):
+        for words, found in (("0", "0; a number of tokens"), ("8,x", '"x" in "8,x"; whole numbers')):
             ran = run("plan", source, "--min-shared", words)
             assert (ran.code, ran.out) == (2, "")
-            assert ran.err.startswith("error: --min-shared: 0; a number of tokens")
+            assert ran.err.startswith(f"error: --min-shared: {found}")
     ran = run("plan", out, "--min-shared", "8", "--val-fraction", "0.5")
     assert ran.err.startswith(f"error: {out}: is an output, which has been read and merged with options of its own")
     states = FIXTURES / "tiny" / "transitions"

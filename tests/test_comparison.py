@@ -124,12 +124,19 @@ def test_plan_prints_a_table_of_each_saving() -> None:
         assert page.count(name) == 4
 
 
-@pytest.mark.parametrize("lengths", ["0", "8192,x", ","])
-def test_plan_refuses_lengths_that_are_none(lengths: str) -> None:
+@pytest.mark.parametrize(
+    ("lengths", "found"),
+    [
+        ("0", "0; a number of rows"),
+        ("8192,x", '"x" in "8192,x"; whole numbers with commas between them'),
+        ("4,,8", '"" in "4,,8"; whole numbers with commas between them'),
+    ],
+)
+def test_plan_refuses_lengths_that_are_none(lengths: str, found: str) -> None:
     """A length is a number of rows."""
     ran = run("plan", FIXTURES / "tiny" / "chat", "--seq-len", lengths)
     assert ran.code == 2
-    assert ran.err.startswith("error: --seq-len: 0; a number of rows")
+    assert ran.err.startswith(f"error: --seq-len: {found}")
 
 
 def test_windows_may_be_longer_than_paths(tmp_path: Path) -> None:

@@ -89,9 +89,19 @@ def test_it_gains_on_branching_forests() -> None:
     for seed in range(3):
         forest = grow_forest("gw", 8_192, seed, num_rows=2_000_000)
         before = place_leaves(forest, bundle_leaves(forest, 8_192))
-        after = place_leaves(forest, eliminate_bundles(forest, 8_192, fewest=fewest_of(forest, 8_192)))
+        fewest = fewest_of(forest, 8_192)
+        after = place_leaves(forest, eliminate_bundles(forest, 8_192, fewest=fewest, engine="numba"))
         assert after.num_windows < before.num_windows
         assert after.ends.sum() < before.ends.sum()
+
+
+@pytest.mark.parametrize(("family", "seed", "most"), [("mix", 1, 660), ("mix", 2, 666), ("agent", 0, 710)])
+def test_failures_do_not_end_it_early(family: str, seed: int, most: int) -> None:
+    """After many attempts that fail others succeed: a tenth of them would leave more windows."""
+    forest = grow_forest(family, 8_192, seed, num_nodes=4_000)
+    windows = eliminate_bundles(forest, 8_192, fewest=fewest_of(forest, 8_192), engine="numba")
+    check_placement(forest, place_leaves(forest, windows), 8_192)
+    assert int(windows.max()) + 1 <= most
 
 
 def test_nothing_to_dissolve() -> None:

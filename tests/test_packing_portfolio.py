@@ -11,6 +11,7 @@ from oracle_packing import Case
 
 from dagpack_cli.errors import TreeError, UsageError
 from dagpack_cli.packing import Forest, check_placement, lower_bound, place_leaves, walk_forest
+from dagpack_cli.packing import covering_bound as covering_module
 from dagpack_cli.packing.chains import best_fit_decreasing
 from dagpack_cli.packing.closed_walk import closed_walk
 from dagpack_cli.packing.leaf_order import LeafOrder, SharedRows, number_by_first, packing_cost, shared_rows
@@ -198,8 +199,9 @@ def test_families_are_near_the_bound(family: str, seq_len: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_engines_agree(seed: int) -> None:
-    """Plain and compiled ways pack alike, and try the same."""
+def test_engines_agree(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Plain and compiled ways pack alike, and try the same; a few dearest windows stand for hundreds."""
+    monkeypatch.setattr(covering_module, "_MOST_WINDOWS", 12)
     family = sorted(FAMILIES)[seed]
     forest = grow_forest(family, 8_192, seed, num_nodes=300)
     plain, compiled = (pack_leaves(forest, 8_192, polish=3, engine=engine) for engine in ("numpy", "numba"))

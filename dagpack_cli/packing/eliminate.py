@@ -33,6 +33,7 @@ _TARGETS = 64  # bundles that may take leaves of one that is dissolved
 _LEAVES = 128  # of a bundle that takes part: with more, best fit leaves hardly any room
 _FAILS = 30  # attempts at a node that may fail
 _ROOT_FAILS = 300  # and where all trees meet
+_KERNEL_NODES = 3_000  # from here on ``auto`` compiles; the plain way takes up to a second
 
 
 def eliminate_bundles(
@@ -53,7 +54,7 @@ def eliminate_bundles(
         order: the forest's leaf order, if it is at hand.
         fewest: shape (n + 1,), int64; windows that hold a leaf below each node, at least, and last
             of all; a proven bound. Without it attempts are made that cannot succeed.
-        engine: see `dagpack_cli.packing.engine`; ``auto`` compiles from 50,000 nodes.
+        engine: see `dagpack_cli.packing.engine`; ``auto`` compiles from 3,000 nodes.
 
     Returns:
         shape (m,), int64, aligned with ``forest.leaves``; windows numbered by their first leaf.
@@ -73,7 +74,7 @@ def eliminate_bundles(
         )
     if forest.num_nodes == 0:
         return np.zeros(0, dtype=np.int64)
-    if uses_kernel(engine, forest.num_nodes):
+    if uses_kernel(engine, forest.num_nodes, _KERNEL_NODES):
         from dagpack_cli.packing import kernels_eliminate
 
         limits = kernels_eliminate.Limits(_CREDIT, _TARGETS, _LEAVES, _FAILS, _ROOT_FAILS)

@@ -19,7 +19,8 @@ Uint64s = npt.NDArray[np.uint64]
 
 _REACH = 4
 _WIDENINGS = 4
-_SQUARE = 64
+_BASE, _SQUARE = 32, 64
+_MEMORY = 1_000
 _SHIFT = np.uint64(33)
 _STEPS = (np.uint64(13), np.uint64(7), np.uint64(17))
 
@@ -268,8 +269,31 @@ def _largest(sizes: Int64s, num_pieces: Number) -> Number:
 
 
 @kernel
-def _recreate(order: LeafOrder, bench: _Bench, rng: Uint64s, num_places: Number, size: Number, seq_len: Number) -> bool:
-    """Give every leaf on the bench a new window; return whether the ruined ones were enough."""
+def _draw_kind(rng: Uint64s, record: Int64s) -> bool:
+    """Return whether a ruin shatters; ``record`` is ((tried, gained) of ruins that do not, and of those that do)."""
+    better = bool(record[1, 1] * record[0, 0] > record[0, 1] * record[1, 0])
+    return better if _draw(rng, 8) else not better
+
+
+@kernel
+def _learn(record: Int64s, shatters: bool, gains: bool) -> None:
+    kind = record[np.int64(shatters)]
+    kind[0] += 1
+    kind[1] += gains
+    if kind[0] > _MEMORY:
+        kind[0] //= 2
+        kind[1] //= 2
+
+
+@kernel
+def _recreate(
+    order: LeafOrder, bench: _Bench, rng: Uint64s, sizes: tuple[Number, Number], seq_len: Number, shatters: bool
+) -> bool:
+    """Give every leaf on the bench a new window; return whether the ruined ones were enough.
+
+    ``sizes`` are how many windows and leaves.
+    """
+    num_places, size = sizes
     bench.used[:num_places] = 0
     bench.places[:size] = -1
     rows = order.rows[bench.leaves[0]]
@@ -277,7 +301,7 @@ def _recreate(order: LeafOrder, bench: _Bench, rng: Uint64s, num_places: Number,
         rows += order.rows[bench.leaves[at]] - bench.shared[at]
     bench.starts[0], bench.stops[0], bench.sizes[0] = 0, size, rows
     num_pieces, num_open = 1, 0
-    fewest_rows, shatters = _draw(rng, 4) == 0, _draw(rng, 4) == 0
+    fewest_rows = _draw(rng, 4) == 0
     while num_pieces:
         piece = _largest(bench.sizes, num_pieces)
         start, stop, rows = bench.starts[piece], bench.stops[piece], bench.sizes[piece]
@@ -305,13 +329,13 @@ def _recreate(order: LeafOrder, bench: _Bench, rng: Uint64s, num_places: Number,
 
 
 @kernel
-def _is_better(packing: _Packing, bench: _Bench, num_places: Number, seq_len: Number) -> bool:
-    """Return whether the sum of squared slacks does not fall: a packing is good if its free room is in one place."""
+def _gain(packing: _Packing, bench: _Bench, num_places: Number, seq_len: Number) -> Number:
+    """Return by how much the sum of squared slacks grows: a packing is good if its free room is in one place."""
     gained = np.int64(0)
     for place in range(num_places):
         before, after = seq_len - packing.rows[bench.chosen[place]], seq_len - bench.used[place]
         gained += after * after - before * before
-    return bool(gained >= 0)
+    return gained
 
 
 @kernel
@@ -351,17 +375,22 @@ def polish_windows(
 
     ``seed`` is the generator's state, not 0.
     """
-    iterations, work, most_windows, most_leaves = limits
+    ruins, steps, most_windows, most_leaves = limits
     num_windows = np.int64(leaf_windows.max() + 1)
     packing = _open_packing(order, leaf_windows, num_windows)
     bench = _open_bench(most_windows, most_leaves)
     rng = np.array([seed], dtype=np.uint64)
-    while iterations > 0 and work > 0 and num_windows > fewest:
+    record = np.array([[1, 0], [1, 0]])
+    while ruins > 0 and steps > 0 and num_windows > fewest:
         num_places, size = _ruin(order, packing, bench, rng, num_windows)
-        iterations -= 1
-        work -= size + size * size // _SQUARE
-        if num_places < 2 or not _recreate(order, bench, rng, num_places, size, seq_len):
+        ruins -= 1
+        steps -= _BASE + 2 * size + size * size // _SQUARE
+        if num_places < 2:
             continue
-        if _is_better(packing, bench, num_places, seq_len):
-            num_windows = _commit(packing, bench, num_places, size, num_windows)
+        shatters, gained = _draw_kind(rng, record), np.int64(-1)
+        if _recreate(order, bench, rng, (num_places, size), seq_len, shatters):
+            gained = _gain(packing, bench, num_places, seq_len)
+            if gained >= 0:
+                num_windows = _commit(packing, bench, num_places, size, num_windows)
+        _learn(record, shatters, bool(gained > 0))
     return packing.windows

@@ -4,13 +4,15 @@ A large neighbourhood search (ruin and recreate: Schrimpf et al., J. Computation
 ruin takes two to eight windows, empty ones rather than full ones, and neighbours, near or far, of
 leaves that it has. Their leaves are one piece at first. The largest piece goes where it leaves least
 room (or, in one ruin of four, where it repeats most rows); if it fits nowhere it is cut where it
-shares least. Windows that share little would so be rebuilt as they were; hence one ruin of four
-*shatters*: it cuts three of four pieces that need no cut, and small ones fill the room of others. The
+shares least. Windows that share little would so be rebuilt as they were; hence some ruins *shatter*:
+they cut three of four pieces that need no cut, and small ones fill the room of others. Which of the
+two gains more depends on the forest, so seven of eight ruins do what has gained more often of late
+(as adaptive large neighbourhood search does: Ropke and Pisinger, Transportation Science 2006). The
 new windows stand if the sum of squared slacks does not fall: free room is worth most in one place,
 and all of it in one place is a window fewer. Fewer rows follow, since rows are what is not slack.
 
-The generator is a xorshift with a seed, and the budget counts ruins, not seconds: the same forest
-and options give the same windows on every machine.
+The generator is a xorshift with a seed, and the budget counts ruins and steps, not seconds: the same
+forest and options give the same windows on every machine.
 """
 
 from __future__ import annotations
@@ -24,25 +26,25 @@ from dagpack_cli.errors import UsageError
 from dagpack_cli.packing.engine import Engine, uses_kernel
 from dagpack_cli.packing.leaf_order import LeafOrder, SharedRows, number_by_first
 
-__all__ = ["FEWEST_RUINS", "MOST_RUINS", "RUINS_PER_WINDOW", "count_ruins", "polish_windows"]
+__all__ = ["FEWEST_RUINS", "RUINS_PER_WINDOW", "count_ruins", "polish_windows"]
 
 Int64s = npt.NDArray[np.int64]
 
 RUINS_PER_WINDOW = 100
-"""Ruins that `count_ruins` gives each window by default: most of what thousands would give."""
+"""Ruins that `count_ruins` gives each window by default; the steps end it earlier in a large forest."""
 FEWEST_RUINS = 20_000
 """Ruins of a partition by default where 100 a window would be fewer: half a second."""
-MOST_RUINS = 1_000_000
-"""Ruins of a partition by default: about 15 seconds."""
 
 _MOST_WINDOWS = 8  # of a ruin
 _MOST_LEAVES = 1_024  # of a ruin: windows of more leaves are full to a leaf anyway
-_MOST_TOUCHED = 2**26  # leaves, and parts of squares, of all ruins by default: half a minute
+_STEPS = 2**25  # of all ruins by default, a fifth of a microsecond each: four to ten seconds,
+_STEPS_PER_LEAF = 32  # or so many, about what all rules take, where those are more
 _FEW_WINDOWS, _FEW_RUINS = 10, 50  # so few are ruined so often: the plain way does it, which waits for no compiler
 _KERNEL_RUINS = 500  # from here on ``auto`` compiles; the plain way takes about a second
 _REACH = 4  # how many leaves away a neighbour may be,
 _WIDENINGS = 4  # times 1, 4, 16 or 64
-_SQUARE = 64  # a ruin costs as much as its leaves, and a part of their square
+_BASE, _SQUARE = 32, 64  # steps of a ruin: so many, two a leaf, and a part of the leaves' square
+_MEMORY = 1_000  # ruins of a kind, after which they count half
 _MASK = 2**64 - 1
 
 
@@ -52,9 +54,9 @@ def count_ruins(windows: int, bound: int, polish: int | None) -> int:
     Args:
         windows: of the packing.
         bound: windows that any packing needs at least.
-        polish: ruins per window; None is `RUINS_PER_WINDOW`, with at least `FEWEST_RUINS` (from
-            10 windows on, below which it is 50) and at most `MOST_RUINS` in all, and none where more than 100 windows
-            are within a two-hundredth of the bound.
+        polish: ruins per window; None is `RUINS_PER_WINDOW`, with at least `FEWEST_RUINS` in all (from
+            10 windows on, below which it is 50 a window), and none where more than 100 windows are within
+            a two-hundredth of the bound.
 
     Raises:
         UsageError: ``polish`` is below 0.
@@ -72,7 +74,7 @@ def count_ruins(windows: int, bound: int, polish: int | None) -> int:
         return 0
     if windows < _FEW_WINDOWS:
         return _FEW_RUINS * windows
-    return min(max(RUINS_PER_WINDOW * windows, FEWEST_RUINS), MOST_RUINS)
+    return max(RUINS_PER_WINDOW * windows, FEWEST_RUINS)
 
 
 def polish_windows(
@@ -96,26 +98,26 @@ def polish_windows(
         ruins: how many times windows are ruined; see `count_ruins`.
         fewest: a proven bound on the windows: stops there.
         seed: of the generator, any integer.
-        limited: whether many leaves a window end it before all ruins.
+        limited: whether 2^25 steps, or 32 a leaf if those are more, end it before all ruins.
         engine: see `dagpack_cli.packing.engine`; ``auto`` compiles from 500 ruins.
 
     Returns:
         shape (m,), int64; windows numbered by their first leaf.
 
-    Time O(ruins x the square of the leaves of a ruin) at worst, which are at most 1,024, and about
-    5 to 50 microseconds a ruin; memory O(m).
+    A ruin of k leaves takes 32 + 2 k + k^2 / 64 steps, k being at most 1,024: 5 to 50 microseconds where
+    windows have up to 30 leaves, and 3 milliseconds at worst. Memory O(m).
     """
     if ruins <= 0 or len(leaf_windows) == 0:
         return number_by_first(leaf_windows)
-    work = _MOST_TOUCHED if limited else 2**62
+    steps = max(_STEPS, _STEPS_PER_LEAF * len(leaf_windows)) if limited else 2**62
     state = ((seed % 2**64) * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D) & _MASK or 1
     if uses_kernel(engine, ruins, _KERNEL_RUINS):
         from dagpack_cli.packing import kernels_polish
 
-        limits = (ruins, work, _MOST_WINDOWS, _MOST_LEAVES)
+        limits = (ruins, steps, _MOST_WINDOWS, _MOST_LEAVES)
         polished = kernels_polish.polish_windows(order, leaf_windows, seq_len, fewest, limits, np.uint64(state))
     else:
-        polished = _PlainPolish(order, leaf_windows, seq_len, state).run(ruins, work, fewest)
+        polished = _PlainPolish(order, leaf_windows, seq_len, state).run(ruins, steps, fewest)
     return number_by_first(polished)
 
 
@@ -135,22 +137,26 @@ class _PlainPolish:
         for leaf, window in enumerate(self._window_of):
             self._windows[window].append(leaf)
         self._used = [self._union(window) for window in self._windows]
+        self._tried, self._gained = [1, 1], [0, 0]  # ruins that do not shatter, and that do
 
-    def run(self, ruins: int, work: int, fewest: int) -> Int64s:
+    def run(self, ruins: int, steps: int, fewest: int) -> Int64s:
         """Return the window of each leaf after the given number of ruins, numbered anyhow."""
-        while ruins > 0 and work > 0 and len(self._windows) > fewest:
+        while ruins > 0 and steps > 0 and len(self._windows) > fewest:
             chosen, leaves = self._ruin()
             ruins -= 1
-            work -= len(leaves) + len(leaves) ** 2 // _SQUARE
+            steps -= _BASE + 2 * len(leaves) + len(leaves) ** 2 // _SQUARE
             if len(chosen) < 2:
                 continue
-            created = self._recreate(leaves, len(chosen))
-            if created is None:
-                continue
-            used = [self._union(window) for window in created]
-            before = sum((self._seq_len - self._used[window]) ** 2 for window in chosen)
-            if sum((self._seq_len - rows) ** 2 for rows in used) >= before:
-                self._commit(chosen, created, used)
+            shatters = self._draw_kind()
+            created = self._recreate(leaves, len(chosen), shatters)
+            gained = -1
+            if created is not None:
+                used = [self._union(window) for window in created]
+                gained = sum((self._seq_len - rows) ** 2 for rows in used)
+                gained -= sum((self._seq_len - self._used[window]) ** 2 for window in chosen)
+                if gained >= 0:
+                    self._commit(chosen, created, used)
+            self._learn(shatters, gained > 0)
         return np.array(self._window_of, dtype=np.int64)
 
     def _draw(self, stop: int) -> int:
@@ -161,6 +167,18 @@ class _PlainPolish:
         value ^= (value << 17) & _MASK
         self._state = value
         return (value >> 33) % stop
+
+    def _draw_kind(self) -> bool:
+        """Return whether a ruin shatters: in seven of eight, what gained more often of late."""
+        better = self._gained[1] * self._tried[0] > self._gained[0] * self._tried[1]
+        return better if self._draw(8) else not better
+
+    def _learn(self, shatters: bool, gains: bool) -> None:
+        self._tried[shatters] += 1
+        self._gained[shatters] += gains
+        if self._tried[shatters] > _MEMORY:
+            self._tried[shatters] //= 2
+            self._gained[shatters] //= 2
 
     def _union(self, leaves: list[int]) -> int:
         return sum(self._rows[leaf] for leaf in leaves) - sum(map(self._shared, leaves[:-1], leaves[1:]))
@@ -192,11 +210,11 @@ class _PlainPolish:
         leaf = leaves[self._draw(len(leaves))] + self._draw(2 * reach + 1) - reach
         return self._window_of[min(max(leaf, 0), len(self._window_of) - 1)]
 
-    def _recreate(self, leaves: list[int], most: int) -> list[list[int]] | None:
+    def _recreate(self, leaves: list[int], most: int, shatters: bool) -> list[list[int]] | None:
         """Return at most so many windows of these leaves, or None if they were not enough."""
         created: list[list[int]] = []
         pieces: list[_Piece] = [(self._union(leaves), 0, len(leaves))]
-        fewest_rows, shatters = self._draw(4) == 0, self._draw(4) == 0
+        fewest_rows = self._draw(4) == 0
         while pieces:
             at = max(range(len(pieces)), key=lambda at: pieces[at][0])  # the first of equals
             rows, start, stop = pieces[at]

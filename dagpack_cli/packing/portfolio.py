@@ -13,9 +13,10 @@ corpus, so all are tried, in this order:
 
 Where the bound on windows is reached, elimination and the last two, which cost most, are left out;
 where the rows are at their bound too, all that follow are. Fewer windows win, then fewer rows, then fewer
-attention edges, then the earlier rule. `polish` then works on the winner. Where a gap is left
-and the forest is small, `covering_bound` looks for a better bound. A forest of more nodes than
-`STREAMING_NODES` is packed by `streaming` alone.
+attention edges, then the earlier rule. `polish` then works on the winner, for as many steps as take
+ten CPU seconds or so, in forests of more than a million leaves as many as take about as long as all
+the rules. Where a gap is left and the forest is small, `covering_bound` looks for a better bound. A
+forest of `STREAMING_NODES` nodes or more is packed by `streaming` alone.
 """
 
 from __future__ import annotations
@@ -88,8 +89,8 @@ def pack_leaves(
     Args:
         forest: n nodes with m leaves; every root path has at most ``seq_len`` rows.
         seq_len: most rows a window may hold.
-        polish: ruins per window, 0 for none; None is a budget that depends on windows and bound,
-            see `polish.count_ruins`.
+        polish: ruins per window, 0 for none; None is a budget that depends on windows, bound and
+            leaves, see `polish.count_ruins` and `polish.polish_windows`.
         seed: of the polish, any integer.
         engine: see `dagpack_cli.packing.engine`; every rule compiles from its own size on.
         streaming_nodes: nodes from which the forest is streamed.
