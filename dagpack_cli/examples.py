@@ -1,12 +1,11 @@
-"""Examples on disk: what ingest hands to the trie, and the provenance that stays with a build.
+"""Examples on disk, as ingest hands them to the trie.
 
-A *split* is a folder of plain arrays written while one part of the corpus is read. The published
-``examples.parquet`` has one row per example, in input order, and no tokens: those are in the trie.
+A *split* is a folder of plain arrays written while one part of the corpus is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,36 +14,28 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dagpack_cli.corpora import Example, IdBlock
-from dagpack_cli.errors import DamageError
 from dagpack_cli.native import open_native
 from dagpack_cli.sequences import Sequences
 
 __all__ = [
-    "KEPT",
-    "STATUSES",
-    "UNTRAINED",
+    "META_SCHEMA",
     "Examples",
     "Segment",
     "SplitWriter",
     "copy_examples",
     "load_examples",
-    "provenance_table",
-    "read_provenance",
-    "rewrite_provenance",
-    "write_provenance",
+    "read_lines",
+    "read_table",
+    "whole_split",
+    "write_lines",
 ]
 
 Int64Array = npt.NDArray[np.int64]
 
-KEPT, EMPTY, SINGLE_TOKEN, DROPPED = "kept", "empty", "single-token", "dropped"
-UNTRAINED = "untrained"  # a conversation in which nothing is supervised: dropped before the trie
-STATUSES = (KEPT, EMPTY, SINGLE_TOKEN, DROPPED, UNTRAINED)
-
-_META = pa.schema(
+META_SCHEMA = pa.schema(
     [
         pa.field("id", pa.large_string(), nullable=False),
         pa.field("file", pa.large_string(), nullable=False),
@@ -58,21 +49,8 @@ _META = pa.schema(
 )
 _COLUMNS = {"tokens.i32": "<i4", "runs.i32": "<i4", "keys.i64": "<i8", "lengths.i64": "<i8", "num_runs.i64": "<i8"}
 _META_FILE = "meta.parquet"
-_GROUP_ROWS = 1 << 20  # of the provenance
 _META_ROWS = 1 << 16  # that are in memory before they are written
-_STAGED = pa.schema([*_META, pa.field("family", pa.large_string()), pa.field("chat", pa.bool_(), nullable=False)])
-_INT32_LIST = pa.large_list(pa.field("element", pa.int32(), nullable=False))  # offsets of 64 bits: no limit at 2^31
-_PROVENANCE = pa.schema(
-    [
-        *_META,
-        pa.field("partition", pa.large_string(), nullable=False),
-        pa.field("status", pa.large_string(), nullable=False),
-        pa.field("supervised_runs", _INT32_LIST, nullable=False),
-        pa.field("num_tokens", pa.int64(), nullable=False),
-        pa.field("end_node", pa.int64(), nullable=False),
-        pa.field("windows", _INT32_LIST, nullable=False),
-    ]
-)
+_STAGED = pa.schema([*META_SCHEMA, pa.field("family", pa.large_string()), pa.field("chat", pa.bool_(), nullable=False)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +257,7 @@ def load_examples(segments: Sequence[Segment]) -> Examples:
         keys=_joined(keys, (0, 2), np.int64),
         families=meta.column("family"),
         chats=np.asarray(meta.column("chat").to_numpy(), dtype=np.bool_),
-        meta=meta.select(_META.names),
+        meta=meta.select(META_SCHEMA.names),
     )
 
 
@@ -315,7 +293,7 @@ class _Split:
         self.keys = columns["keys.i64"].reshape(-1, 2)
         self.offsets = np.concatenate(([0], np.cumsum(columns["lengths.i64"])))
         self.run_offsets = np.concatenate(([0], np.cumsum(columns["num_runs.i64"])))
-        self.meta = pa.table(_read_table(directory / _META_FILE)[1], schema=_STAGED)
+        self.meta = pa.table(read_table(directory / _META_FILE)[1], schema=_STAGED)
 
 
 def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
@@ -328,141 +306,6 @@ def _joined(parts: Sequence[npt.NDArray[Any]], shape: tuple[int, ...], dtype: np
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(shape, dtype=dtype)
 
 
-def provenance_table(
-    examples: Examples,
-    parts: npt.NDArray[np.int8],
-    partitions: Sequence[str],
-    statuses: npt.NDArray[np.int8],
-    end_nodes: Int64Array,
-) -> pa.Table:
-    """Return the provenance of every example before it is packed: ``windows`` is still empty.
-
-    Args:
-        examples: all of them.
-        parts: shape (num_examples,), int8; the partition of each, an index into ``partitions``.
-        partitions: names of partitions.
-        statuses: shape (num_examples,), int8; what became of each, an index into `STATUSES`.
-        end_nodes: shape (num_examples,), int64; node of its partition's trie, -1 where there is none.
-    """
-    flat_offsets = pa.array(2 * examples.run_offsets)
-    columns = {
-        "partition": _names(parts, partitions),
-        "status": _names(statuses, STATUSES),
-        "supervised_runs": pa.LargeListArray.from_arrays(
-            flat_offsets, pa.array(examples.runs.ravel()), type=_INT32_LIST
-        ),
-        "num_tokens": pa.array(examples.sequences.lengths),
-        "end_node": pa.array(end_nodes),
-        "windows": _lists(np.zeros(examples.num_examples + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)),
-    }
-    table = examples.meta
-    for name, values in columns.items():
-        table = table.append_column(_PROVENANCE.field(name), values)
-    return table
-
-
-def _names(codes: npt.NDArray[np.int8], names: Sequence[str]) -> pa.LargeStringArray:
-    return pa.array(list(names), pa.large_string()).take(pa.array(codes))
-
-
-def equals(table: pa.Table, column: str, *values: str) -> npt.NDArray[np.bool_]:
-    """Return which rows of a table have one of some values in a column of strings: shape (num_rows,)."""
-    found = pc.is_in(table.column(column), value_set=pa.array(list(values), pa.large_string()))
-    return np.asarray(found.to_numpy(zero_copy_only=False) if isinstance(found, pa.Array) else found.to_numpy())
-
-
-def status_codes(table: pa.Table) -> npt.NDArray[np.int8]:
-    """Return the status of every row as an index into `STATUSES`: shape (num_rows,), int8."""
-    found = pc.index_in(table.column("status"), value_set=pa.array(STATUSES, pa.large_string()))
-    return np.asarray(found.to_numpy()).astype(np.int8)
-
-
-def _lists(offsets: Int64Array, values: Int64Array) -> pa.LargeListArray:
-    return pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(values.astype(np.int32)), type=_INT32_LIST)
-
-
-def write_provenance(path: Path, table: pa.Table, metadata: Mapping[str, str]) -> None:
-    """Write ``examples.parquet`` before it is packed; ``table``: of `provenance_table`."""
-    with open_native(path, "wb") as file, _provenance_writer(file, metadata) as writer:
-        writer.write_table(table.cast(writer.schema), row_group_size=_GROUP_ROWS)
-
-
-def rewrite_provenance(
-    source: Path,
-    target: Path,
-    windows: tuple[Int64Array, Int64Array],
-    statuses: npt.NDArray[np.int8],
-    metadata: Mapping[str, str],
-) -> None:
-    """Write ``examples.parquet`` as packing leaves it. Memory: a row group.
-
-    Args:
-        source: the file before.
-        target: the file to write.
-        windows: offsets (num_examples + 1,) and values, both int64: the windows of each example.
-        statuses: shape (num_examples,), int8; an index into `STATUSES`: packing may have dropped examples.
-        metadata: key-value pairs of the file.
-    """
-    offsets, values = windows
-    first = 0
-    with (
-        open_native(source, "rb") as old,
-        pq.ParquetFile(old, page_checksum_verification=True) as file,
-        open_native(target, "wb") as new,
-        _provenance_writer(new, metadata) as writer,
-    ):
-        for group in range(file.num_row_groups):
-            table = file.read_row_group(group, use_threads=False)
-            last = first + table.num_rows
-            inside = values[offsets[first] : offsets[last]]
-            columns = {
-                "status": _names(statuses[first:last], STATUSES),
-                "windows": _lists(offsets[first : last + 1] - offsets[first], inside),
-            }
-            for name, column in columns.items():
-                at = table.schema.get_field_index(name)
-                table = table.set_column(at, _PROVENANCE.field(name), column)
-            writer.write_table(table.cast(writer.schema), row_group_size=_GROUP_ROWS)
-            first = last
-
-
-def _provenance_writer(file: pa.NativeFile, metadata: Mapping[str, str]) -> pq.ParquetWriter:
-    schema = _PROVENANCE.with_metadata(dict(metadata))
-    return pq.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True)
-
-
-def _read_table(path: Path, columns: Sequence[str] | None = None) -> tuple[pa.Schema, pa.Table]:
-    with open_native(path, "rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
-        return file.schema_arrow, file.read(columns=columns, use_threads=False)
-
-
-def read_provenance(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Return a stored ``examples.parquet``, or some columns of it.
-
-    Raises:
-        DamageError: unreadable, a page checksum that differs, or other columns.
-    """
-    try:
-        schema, table = _read_table(path, columns)
-    except FileNotFoundError:
-        raise DamageError(str(path), "the file is missing") from None
-    except PermissionError:
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise DamageError(str(path), f"unreadable ({str(error).splitlines()[0]})") from None
-    if schema.remove_metadata() != _PROVENANCE:
-        raise DamageError(str(path), f"columns {', '.join(schema.names)}", "those of dagpack")
-    return table.combine_chunks()
-
-
-def supervised_runs(table: pa.Table) -> tuple[npt.NDArray[np.int32], Int64Array]:
-    """Return the supervised runs of a provenance table: (num_runs, 2) int32, and offsets (n + 1,) int64."""
-    column = table.column("supervised_runs").combine_chunks()
-    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-    offsets = column.offsets.to_numpy().astype(np.int64) if len(column) else np.zeros(1, dtype=np.int64)
-    return column.values.to_numpy().reshape(-1, 2), offsets // 2
-
-
 def write_lines(path: Path, rows: Iterable[bytes]) -> None:
     """Write byte strings, one a line."""
     with path.open("wb") as file:
@@ -473,3 +316,13 @@ def read_lines(path: Path) -> list[bytes]:
     """Return the lines of a file written by `write_lines`."""
     data = path.read_bytes()
     return data[:-1].split(b"\n") if data else []
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> tuple[pa.Schema, pa.Table]:
+    """Return the schema of a Parquet file, and all or some of its columns; page checksums are looked at.
+
+    Raises:
+        OSError, pyarrow.ArrowException: it is missing, unreadable or damaged.
+    """
+    with open_native(path, "rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as file:
+        return file.schema_arrow, file.read(columns=columns, use_threads=False)

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.errors import DamageError, MismatchError
-from dagpack_cli.examples import KEPT, read_provenance, supervised_runs
 from dagpack_cli.manifest import Manifest
+from dagpack_cli.provenance import KEPT, read_provenance, supervised_runs
 from dagpack_cli.shards import WindowRows
 from dagpack_cli.stages.plan import kept_pieces
 from dagpack_cli.trie import Trie, open_trie

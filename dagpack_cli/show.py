@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.errors import UsageError
-from dagpack_cli.examples import read_provenance
 from dagpack_cli.manifest import Manifest
 from dagpack_cli.preorder import subtree_ends
+from dagpack_cli.provenance import read_provenance
 from dagpack_cli.shards import read_shard, windows_per_file
 from dagpack_cli.tokenizing import Tokenizer, load_saved
 

@@ -13,9 +13,9 @@ from unittest import mock
 
 from oracle import Example, Row, Tokens
 
-from dagpack_cli.examples import read_provenance
 from dagpack_cli.manifest import IngestOptions, Manifest, PackOptions, TrieOptions
 from dagpack_cli.pipeline import BuildResult, Execution, TokenizerChoice, build
+from dagpack_cli.provenance import read_provenance
 from dagpack_cli.shards import read_shard
 
 UNMERGED = ("packed", "best-fit", "padded")

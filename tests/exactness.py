@@ -14,9 +14,9 @@ from builds import read_windows, write_examples
 from oracle import Example
 from torch import Tensor
 
-from dagpack_cli.examples import read_provenance
 from dagpack_cli.manifest import IngestOptions, PackOptions, TrieOptions
 from dagpack_cli.pipeline import Execution, TokenizerChoice, build
+from dagpack_cli.provenance import read_provenance
 from dagpack_cli.training import Decoder, DecoderConfig, PackedWindows, collate, tree_bool_mask, weighted_loss
 
 LAYOUTS = ("padded", "packed", "best-fit", "walk", "dag")

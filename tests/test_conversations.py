@@ -14,8 +14,8 @@ from commands import FIXTURES, Ran, run
 
 from dagpack_cli.corpora import ReadOptions, discover, read_examples
 from dagpack_cli.corpora.records import Example
-from dagpack_cli.examples import read_provenance
 from dagpack_cli.lints import sharing_stops
+from dagpack_cli.provenance import read_provenance
 from dagpack_cli.tokenizing import ByteTokenizer
 from dagpack_cli.trie import build_trie
 from dagpack_cli.trie.store import open_trie

@@ -11,17 +11,13 @@ import pytest
 
 from dagpack_cli.corpora import Example
 from dagpack_cli.errors import DamageError
-from dagpack_cli.examples import (
+from dagpack_cli.examples import Examples, Segment, SplitWriter, load_examples, whole_split
+from dagpack_cli.provenance import (
     STATUSES,
-    Examples,
-    Segment,
-    SplitWriter,
-    load_examples,
     provenance_table,
     read_provenance,
     rewrite_provenance,
     supervised_runs,
-    whole_split,
     write_provenance,
 )
 

@@ -14,23 +14,13 @@ import numpy.typing as npt
 from dagpack_cli.claims import join_families, settle_claims
 from dagpack_cli.corpora import STILL_WRITTEN
 from dagpack_cli.errors import DataError, UsageError
-from dagpack_cli.examples import (
-    EMPTY,
-    KEPT,
-    SINGLE_TOKEN,
-    STATUSES,
-    UNTRAINED,
-    Examples,
-    Segment,
-    load_examples,
-    provenance_table,
-    write_provenance,
-)
+from dagpack_cli.examples import Examples, Segment, load_examples
 from dagpack_cli.failpoints import step
 from dagpack_cli.lints import sharing_stops
 from dagpack_cli.manifest import IngestOptions, InputEntry, Manifest, TrieOptions, fingerprint, parse_options
 from dagpack_cli.partitions import PARTITIONS, assign_partitions
 from dagpack_cli.profile import rows_also_in, trie_profile
+from dagpack_cli.provenance import EMPTY, KEPT, SINGLE_TOKEN, STATUSES, UNTRAINED, provenance_table, write_provenance
 from dagpack_cli.stages.cache import ReadSource, source_symbols
 from dagpack_cli.stages.partition_trie import write_trie
 from dagpack_cli.stages.receipts import Listener, read_receipt, write_receipt

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.errors import NoInputError
-from dagpack_cli.examples import EMPTY, SINGLE_TOKEN, STATUSES, UNTRAINED, status_codes
 from dagpack_cli.manifest import (
     PackOptions,
 )
 from dagpack_cli.packing import Bound
 from dagpack_cli.packing.pieces import ExampleEnds, piece_lengths
 from dagpack_cli.profile import layout_baselines
+from dagpack_cli.provenance import EMPTY, SINGLE_TOKEN, STATUSES, UNTRAINED, status_codes
 from dagpack_cli.shards.files import ShardReport
 from dagpack_cli.stages.dedup import TrieInfo
 from dagpack_cli.stages.plan import Partition, Planned

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.examples import DROPPED, KEPT, STATUSES, read_provenance, rewrite_provenance, status_codes
 from dagpack_cli.failpoints import step
 from dagpack_cli.manifest import (
     FORMAT_VERSION,
@@ -23,6 +22,7 @@ from dagpack_cli.manifest import (
 )
 from dagpack_cli.memory import Scratch
 from dagpack_cli.partitions import PARTITIONS
+from dagpack_cli.provenance import DROPPED, KEPT, STATUSES, read_provenance, rewrite_provenance, status_codes
 from dagpack_cli.shards import (
     windows_per_file,
     write_shards,

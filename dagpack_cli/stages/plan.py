@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from dagpack_cli.comparison import Costs, compare_packers
 from dagpack_cli.errors import DataError, UsageError
-from dagpack_cli.examples import DROPPED, KEPT, equals, read_provenance, supervised_runs
 from dagpack_cli.manifest import (
     UNMERGED_LAYOUTS,
     Manifest,
@@ -32,6 +31,7 @@ from dagpack_cli.packing import (
     walk_forest,
 )
 from dagpack_cli.packing.pieces import ExampleEnds, Pieces, RowForest, cut_examples
+from dagpack_cli.provenance import DROPPED, KEPT, equals, read_provenance, supervised_runs
 from dagpack_cli.shards import (
     MergedWindows,
     UnmergedWindows,

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dagpack_cli.comparison import placement_costs
-from dagpack_cli.examples import read_provenance
 from dagpack_cli.manifest import UNMERGED_LAYOUTS, PackOptions
 from dagpack_cli.partitions import PARTITIONS
+from dagpack_cli.provenance import read_provenance
 from dagpack_cli.stages.dedup import TrieInfo
 from dagpack_cli.stages.ledger import baselines_of, bound_facts
 from dagpack_cli.stages.plan import PLANNED_COLUMNS, check_options, load_partition, place_windows

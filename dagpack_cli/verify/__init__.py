@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from dagpack_cli.errors import DagpackError
-from dagpack_cli.examples import KEPT, read_provenance
 from dagpack_cli.manifest import Manifest
+from dagpack_cli.provenance import KEPT, read_provenance
 from dagpack_cli.shards import WindowRows, read_shard
 from dagpack_cli.trie import open_trie
 from dagpack_cli.verify.files import check_files, check_names, check_output

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.examples import KEPT, supervised_runs
 from dagpack_cli.manifest import UNMERGED_LAYOUTS, Manifest
 from dagpack_cli.preorder import subtree_ends
+from dagpack_cli.provenance import KEPT, supervised_runs
 from dagpack_cli.shards import WindowRows
 from dagpack_cli.trie import Trie
 from dagpack_cli.verify.keys import mix, node_keys, prefix_keys, row_keys

@@ -15,11 +15,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from dagpack_cli.examples import read_provenance
 from dagpack_cli.manifest import PackOptions, TrieOptions
 from dagpack_cli.packing import Forest, Placement, walk_forest
 from dagpack_cli.partitions import PARTITIONS
 from dagpack_cli.pipeline import Execution, dedup
+from dagpack_cli.provenance import read_provenance
 from dagpack_cli.stages.dedup import TrieInfo
 from dagpack_cli.stages.ledger import baselines_of
 from dagpack_cli.stages.plan import Partition, load_partition, place_windows
