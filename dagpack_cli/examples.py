@@ -29,7 +29,6 @@ __all__ = [
     "load_examples",
     "read_lines",
     "read_table",
-    "whole_split",
     "write_lines",
 ]
 
@@ -223,11 +222,6 @@ class Segment:
     first: int
     last: int
     remap: npt.NDArray[np.int32] | None = None
-
-
-def whole_split(directory: Path, remap: npt.NDArray[np.int32] | None = None) -> Segment:
-    """Return all examples of a split."""
-    return Segment(directory, 0, (directory / "lengths.i64").stat().st_size // 8, remap)
 
 
 def load_examples(segments: Sequence[Segment]) -> Examples:

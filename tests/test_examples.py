@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from dagpack_cli.corpora import Example
 from dagpack_cli.errors import DamageError
-from dagpack_cli.examples import Examples, Segment, SplitWriter, load_examples, whole_split
+from dagpack_cli.examples import Examples, Segment, SplitWriter, load_examples
 from dagpack_cli.provenance import (
     STATUSES,
     provenance_table,
@@ -44,6 +45,11 @@ def write_split(directory: Path, sequences: list[list[int]]) -> Path:
         )
     writer.close()
     return directory
+
+
+def whole_split(directory: Path, remap: npt.NDArray[np.int32] | None = None) -> Segment:
+    """Return all examples of a split."""
+    return Segment(directory, 0, len(np.fromfile(directory / "lengths.i64", dtype="<i8")), remap)
 
 
 def stored(tmp_path: Path) -> Examples:
