@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -621,9 +621,13 @@ def _pack_staged(
 
 
 def _keep_cache(out: Path, used: Sequence[ReadSource], work: Path, execution: Execution) -> None:
-    """Keep what the next build can use of what has been read, and nothing else."""
+    """Keep what the next build can use of what has been read, and nothing else.
+
+    The generation is published by now: a disk that is too full to put splits together is no failure of it.
+    """
     if execution.cache:
-        prune_cache(out / CACHE, used, work)
+        with suppress(OSError):
+            prune_cache(out / CACHE, used, work)
     else:
         shutil.rmtree(out / CACHE, ignore_errors=True)
 

@@ -165,11 +165,7 @@ def prune_cache(cache: Path, used: Sequence[ReadSource], work: Path) -> None:
             _remove(path)
     live = {split: _num_tokens(source.facts for source in sources) for split, sources in by_split.items()}
     small = [split for split, num in live.items() if num < _SMALL_TOKENS]
-    wasteful = [
-        split
-        for split, num in live.items()
-        if 2 * num < _num_tokens((read_receipt(split) or {"sources": []})["sources"])
-    ]
+    wasteful = [split for split, num in live.items() if 2 * num < _num_tokens(_sources_of(split))]
     chosen = {*wasteful, *(small if len(small) > _MOST_SPLITS else ())}
     if not chosen:
         return

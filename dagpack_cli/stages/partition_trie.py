@@ -1,4 +1,4 @@
-"""The trie of one partition, from its examples to its folder: no token is held in memory on the way."""
+"""The trie of one partition, from its examples to its folder: but for games, no token is held in memory on the way."""
 
 from __future__ import annotations
 
