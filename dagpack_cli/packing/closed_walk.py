@@ -9,8 +9,6 @@ all divisions of the leaves into consecutive groups that fit, the greedy one has
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 import numpy as np
 import numpy.typing as npt
 
@@ -43,11 +41,10 @@ def closed_walk(forest: Forest, seq_len: int) -> npt.NDArray[np.int64]:
     order = LeafOrder.of(forest)
     # A window from leaf i to leaf j has rows[i] + added[j] - added[i] rows.
     added = np.cumsum(order.rows - order.shared)
-    limits, ascending = (seq_len - order.rows + added).tolist(), added.tolist()
-    opens = np.zeros(len(ascending), dtype=np.int64)
+    opens = np.zeros(len(added), dtype=np.int64)
     first = 0
-    while first < len(ascending):
-        first = bisect_right(ascending, limits[first], lo=first)
-        if first < len(ascending):
+    while first < len(added):
+        first = int(np.searchsorted(added, seq_len - order.rows[first] + added[first], side="right"))
+        if first < len(added):
             opens[first] = 1
     return np.cumsum(opens)

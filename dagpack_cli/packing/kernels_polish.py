@@ -21,8 +21,11 @@ _REACH = 4
 _WIDENINGS = 4
 _BASE, _SQUARE = 32, 64
 _MEMORY = 1_000
+_SEED_DRAWS, _OTHER_DRAWS = 15, 7
+# Columns of a span: first window, windows, first leaf, end of leaves, fewest windows, ruins, steps.
+_LOW, _NUM, _FIRST, _STOP, _FEWEST, _RUINS, _STEPS = range(7)
 _SHIFT = np.uint64(33)
-_STEPS = (np.uint64(13), np.uint64(7), np.uint64(17))
+_SHIFTS = (np.uint64(13), np.uint64(7), np.uint64(17))
 
 
 @kernel
@@ -67,9 +70,9 @@ def partition_cost(order: LeafOrder, leaf_windows: Int64s, num_windows: int) -> 
 def _draw(state: Uint64s, stop: Number) -> Number:
     """Return a number of ``[0, stop)`` from a xorshift generator (Marsaglia, 2003), whose state moves on."""
     value = state[0]
-    value ^= value << _STEPS[0]
-    value ^= value >> _STEPS[1]
-    value ^= value << _STEPS[2]
+    value ^= value << _SHIFTS[0]
+    value ^= value >> _SHIFTS[1]
+    value ^= value << _SHIFTS[2]
     state[0] = value
     return np.int64(value >> _SHIFT) % stop
 
@@ -140,29 +143,27 @@ def _open_bench(most_windows: Number, most_leaves: Number) -> _Bench:
 
 
 @kernel
-def _pick(packing: _Packing, bench: _Bench, rng: Uint64s, num_windows: Number, size: Number) -> Number:
+def _pick(packing: _Packing, bench: _Bench, rng: Uint64s, span: Int64s, size: Number) -> Number:
     """Return a window to ruin: by slack among a few drawn, or one near a leaf that is ruined already."""
     if size == 0 or _draw(rng, 2) == 0:
-        window = _draw(rng, num_windows)
-        for _ in range(3 if size == 0 else 1):
-            other = _draw(rng, num_windows)
+        window = span[_LOW] + _draw(rng, span[_NUM])
+        for _ in range(_SEED_DRAWS if size == 0 else _OTHER_DRAWS):
+            other = span[_LOW] + _draw(rng, span[_NUM])
             if packing.rows[other] < packing.rows[window]:
                 window = other
         return window
     reach = np.int64(_REACH) << (2 * _draw(rng, _WIDENINGS))
     leaf = bench.leaves[_draw(rng, size)] + _draw(rng, 2 * reach + 1) - reach
-    return packing.windows[min(max(leaf, 0), len(packing.windows) - 1)]
+    return packing.windows[min(max(leaf, span[_FIRST]), span[_STOP] - 1)]
 
 
 @kernel
-def _ruin(
-    order: LeafOrder, packing: _Packing, bench: _Bench, rng: Uint64s, num_windows: Number
-) -> tuple[Number, Number]:
+def _ruin(order: LeafOrder, packing: _Packing, bench: _Bench, rng: Uint64s, span: Int64s) -> tuple[Number, Number]:
     """Fill the bench with a few windows' leaves; return how many windows and leaves."""
-    wanted = min(2 + _draw(rng, len(bench.chosen) - 1), num_windows)
+    wanted = min(2 + _draw(rng, len(bench.chosen) - 1), span[_NUM])
     num_places, size = 0, 0
     for _ in range(3 * wanted):
-        window = _pick(packing, bench, rng, num_windows, size)
+        window = _pick(packing, bench, rng, span, size)
         is_new = True
         for at in range(num_places):
             is_new = is_new and bench.chosen[at] != window
@@ -339,8 +340,8 @@ def _gain(packing: _Packing, bench: _Bench, num_places: Number, seq_len: Number)
 
 
 @kernel
-def _commit(packing: _Packing, bench: _Bench, num_places: Number, size: Number, num_windows: Number) -> Number:
-    """Put the new windows in place of the ruined ones; return how many there are, the last in the gaps."""
+def _commit(packing: _Packing, bench: _Bench, num_places: Number, size: Number, span: Int64s) -> None:
+    """Put the new windows in place of the ruined ones; the last of the span fill gaps, and the span gets shorter."""
     for place in range(num_places):
         window = bench.chosen[place]
         packing.rows[window] = bench.used[place]
@@ -357,40 +358,41 @@ def _commit(packing: _Packing, bench: _Bench, num_places: Number, size: Number, 
         window = bench.chosen[place]
         if packing.heads[window] >= 0:
             continue
-        num_windows -= 1
+        span[_NUM] -= 1
+        last = span[_LOW] + span[_NUM]
         for column in (packing.rows, packing.heads, packing.counts):
-            column[window] = column[num_windows]
-        leaf = packing.heads[window] if window < num_windows else np.int64(-1)
+            column[window] = column[last]
+        leaf = packing.heads[window] if window < last else np.int64(-1)
         while leaf >= 0:
             packing.windows[leaf] = window
             leaf = packing.following[leaf]
-    return num_windows
 
 
 @kernel
 def polish_windows(
-    order: LeafOrder, leaf_windows: Int64s, seq_len: Number, fewest: Number, limits: tuple[Number, ...], seed: Number
+    order: LeafOrder, leaf_windows: Int64s, seq_len: Number, spans: Int64s, limits: tuple[Number, Number], seed: Number
 ) -> Int64s:
-    """Return the window of every leaf of `polish.polish`, numbered anyhow; ``limits`` are its budget's.
+    """Return the window of every leaf of `polish.polish_windows`, numbered anyhow.
 
-    ``seed`` is the generator's state, not 0.
+    ``spans`` are overwritten: left behind are their windows, and the ruins and steps that were not made.
+    ``limits`` are most windows and leaves of a ruin, ``seed`` the generator's state, not 0.
     """
-    ruins, steps, most_windows, most_leaves = limits
-    num_windows = np.int64(leaf_windows.max() + 1)
-    packing = _open_packing(order, leaf_windows, num_windows)
-    bench = _open_bench(most_windows, most_leaves)
+    packing = _open_packing(order, leaf_windows, leaf_windows.max() + 1)
+    bench = _open_bench(limits[0], limits[1])
     rng = np.array([seed], dtype=np.uint64)
     record = np.array([[1, 0], [1, 0]])
-    while ruins > 0 and steps > 0 and num_windows > fewest:
-        num_places, size = _ruin(order, packing, bench, rng, num_windows)
-        ruins -= 1
-        steps -= _BASE + 2 * size + size * size // _SQUARE
-        if num_places < 2:
-            continue
-        shatters, gained = _draw_kind(rng, record), np.int64(-1)
-        if _recreate(order, bench, rng, (num_places, size), seq_len, shatters):
-            gained = _gain(packing, bench, num_places, seq_len)
-            if gained >= 0:
-                num_windows = _commit(packing, bench, num_places, size, num_windows)
-        _learn(record, shatters, bool(gained > 0))
+    for at in range(len(spans)):
+        span = spans[at]
+        while span[_RUINS] > 0 and span[_STEPS] > 0 and span[_NUM] > span[_FEWEST]:
+            num_places, size = _ruin(order, packing, bench, rng, span)
+            span[_RUINS] -= 1
+            span[_STEPS] -= _BASE + 2 * size + size * size // _SQUARE
+            if num_places < 2:
+                continue
+            shatters, gained = _draw_kind(rng, record), np.int64(-1)
+            if _recreate(order, bench, rng, (num_places, size), seq_len, shatters):
+                gained = _gain(packing, bench, num_places, seq_len)
+                if gained >= 0:
+                    _commit(packing, bench, num_places, size, span)
+            _learn(record, shatters, bool(gained > 0))
     return packing.windows

@@ -170,10 +170,13 @@ def cut_forest(
         needs = np.full(len(nodes.parents), -1, dtype=np.int64)
         np.maximum.at(needs, ends, wanted)
         pieces = (owners, lows, highs, ends, losses)
+        del wanted, at  # what follows holds enough for every node and piece
     parents = nodes.parents.astype(np.int32)
     needs = _subtree_max(needs, _ends_of(parents, engine))
     stays = needs > nodes.lows
     row_forest = _prune_nodes(nodes, parents, needs, stays, trie_offsets, trie_parents, trie_depths)
+    stops = np.minimum(nodes.highs, needs)
+    del nodes, needs
     if pieces is None:
         none = np.zeros(0, dtype=np.int64)
         return row_forest, Pieces(
@@ -189,7 +192,7 @@ def cut_forest(
     owners, lows, highs, ends, losses = pieces
     last = _nearest(ends, parents, stays)
     renumber = np.cumsum(stays) - 1
-    kept_highs = np.where(last >= 0, np.minimum(nodes.highs, needs)[last], lows)
+    kept_highs = np.where(last >= 0, stops[last], lows)
     left = kept_highs > lows  # the nearest node may be an empty root
     return row_forest, Pieces(
         examples=owners,

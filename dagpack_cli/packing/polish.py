@@ -1,7 +1,7 @@
 """Polish: ruin a few windows, recreate them another way, keep what is no worse. Pure.
 
 A large neighbourhood search (ruin and recreate: Schrimpf et al., J. Computational Physics 2000). A
-ruin takes two to eight windows, empty ones rather than full ones, and neighbours, near or far, of
+ruin takes two to eight windows, the emptiest of a few drawn, and neighbours, near or far, of
 leaves that it has. Their leaves are one piece at first. The largest piece goes where it leaves least
 room (or, in one ruin of four, where it repeats most rows); if it fits nowhere it is cut where it
 shares least. Windows that share little would so be rebuilt as they were; hence some ruins *shatter*:
@@ -10,6 +10,11 @@ two gains more depends on the forest, so seven of eight ruins do what has gained
 (as adaptive large neighbourhood search does: Ropke and Pisinger, Transportation Science 2006). The
 new windows stand if the sum of squared slacks does not fall: free room is worth most in one place,
 and all of it in one place is a window fewer. Fewer rows follow, since rows are what is not slack.
+
+Leaves of different trees share nothing, and among thousands of windows a ruin hardly ever finds the few
+that its tree's free room may be gathered in. So half of the budget is for trees: the windows are divided
+at trees (`tree_windows`), each tree of a few windows is searched alone, and what all have is joined by best fit.
+The rest is for all windows at once; at the end they are divided and joined once more.
 
 The generator is a xorshift with a seed, and the budget counts ruins and steps, not seconds: the same
 forest and options give the same windows on every machine.
@@ -25,6 +30,7 @@ import numpy.typing as npt
 from dagpack_cli.errors import UsageError
 from dagpack_cli.packing.engine import Engine, uses_kernel
 from dagpack_cli.packing.leaf_order import LeafOrder, SharedRows, number_by_first
+from dagpack_cli.packing.tree_windows import better_joined, divide_windows
 
 __all__ = ["FEWEST_RUINS", "RUINS_PER_WINDOW", "count_ruins", "polish_windows"]
 
@@ -41,6 +47,8 @@ _STEPS = 2**25  # of all ruins by default, a fifth of a microsecond each: four t
 _STEPS_PER_LEAF = 32  # or so many, about what all rules take, where those are more
 _FEW_WINDOWS, _FEW_RUINS = 10, 50  # so few are ruined so often: the plain way does it, which waits for no compiler
 _KERNEL_RUINS = 500  # from here on ``auto`` compiles; the plain way takes about a second
+_TREE_WINDOWS = 3  # fewest of a tree that is polished alone
+_SEED_DRAWS, _OTHER_DRAWS = 15, 7  # windows looked at beside the first for an empty one, to begin a ruin and later
 _REACH = 4  # how many leaves away a neighbour may be,
 _WIDENINGS = 4  # times 1, 4, 16 or 64
 _BASE, _SQUARE = 32, 64  # steps of a ruin: so many, two a leaf, and a part of the leaves' square
@@ -104,21 +112,56 @@ def polish_windows(
     Returns:
         shape (m,), int64; windows numbered by their first leaf.
 
-    A ruin of k leaves takes 32 + 2 k + k^2 / 64 steps, k being at most 1,024: 5 to 50 microseconds where
-    windows have up to 30 leaves, and 3 milliseconds at worst. Memory O(m).
+    Half of ruins and steps are for the trees, by windows and leaves. A ruin of k leaves takes
+    32 + 2 k + k^2 / 64 steps, k being at most 1,024: 5 to 50 microseconds where windows have up to 30
+    leaves, and 3 milliseconds at worst. Trees take O(m log m) beside that. Memory O(m).
     """
-    if ruins <= 0 or len(leaf_windows) == 0:
+    if ruins <= 0 or int(leaf_windows.max(initial=-1)) < max(fewest, 1):
         return number_by_first(leaf_windows)
     steps = max(_STEPS, _STEPS_PER_LEAF * len(leaf_windows)) if limited else 2**62
     state = ((seed % 2**64) * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D) & _MASK or 1
-    if uses_kernel(engine, ruins, _KERNEL_RUINS):
+    compiles = uses_kernel(engine, ruins, _KERNEL_RUINS)
+    left = np.array([ruins, steps])
+    divided, spans = _tree_spans(order, leaf_windows, left // 2)
+    if len(spans):
+        divided = _search(order, divided, seq_len, spans, left, state, compiles)
+        leaf_windows = better_joined(order, leaf_windows, divided, seq_len, engine=engine)
+    num = int(leaf_windows.max()) + 1
+    whole = np.array([[0, num, 0, len(leaf_windows), fewest, *left]])
+    # Other numbers than the trees' were; not 0 either, since the factor is odd.
+    found = number_by_first(_search(order, leaf_windows, seq_len, whole, left, state * 3 & _MASK, compiles))
+    return number_by_first(better_joined(order, found, divide_windows(order, found)[0], seq_len, engine=engine))
+
+
+def _tree_spans(order: LeafOrder, leaf_windows: Int64s, budget: Int64s) -> tuple[Int64s, Int64s]:
+    """Return windows divided at trees, and the spans of trees of several, each with its part of ruins and steps."""
+    divided, trees = divide_windows(order, leaf_windows)
+    windows, leaves = trees[:, 1], trees[:, 3] - trees[:, 2]
+    # Quotients first: a budget without limit times a count would pass 2^63.
+    ruins, steps = (total // part.sum() * part for total, part in zip(budget, (windows, leaves), strict=True))
+    spans = np.column_stack([trees, np.ones(len(trees), dtype=np.int64), ruins, steps])
+    return divided, np.ascontiguousarray(spans[windows >= _TREE_WINDOWS])
+
+
+def _search(
+    order: LeafOrder, leaf_windows: Int64s, seq_len: int, spans: Int64s, left: Int64s, state: int, compiles: bool
+) -> Int64s:
+    """Return the window of each leaf, numbered anyhow, after each span of windows was searched.
+
+    ``spans``, shape (k, 7), int64, are first window, windows, first leaf, exclusive end of leaves, fewest windows,
+    ruins and steps; windows, ruins and steps are overwritten by what is left of them. ``left``, shape (2,), int64,
+    are ruins and steps of all, from which what the spans took is taken away.
+    """
+    left -= spans[:, 5:].sum(axis=0)
+    if compiles:
         from dagpack_cli.packing import kernels_polish
 
-        limits = (ruins, steps, _MOST_WINDOWS, _MOST_LEAVES)
-        polished = kernels_polish.polish_windows(order, leaf_windows, seq_len, fewest, limits, np.uint64(state))
+        limits = (_MOST_WINDOWS, _MOST_LEAVES)
+        found = kernels_polish.polish_windows(order, leaf_windows, seq_len, spans, limits, np.uint64(state))
     else:
-        polished = _PlainPolish(order, leaf_windows, seq_len, state).run(ruins, steps, fewest)
-    return number_by_first(polished)
+        found = _PlainPolish(order, leaf_windows, seq_len, state).run(spans)
+    left += spans[:, 5:].sum(axis=0)
+    return found
 
 
 _Piece = tuple[int, int, int]  # rows of its paths, first leaf and exclusive end among the ruined leaves
@@ -138,10 +181,20 @@ class _PlainPolish:
             self._windows[window].append(leaf)
         self._used = [self._union(window) for window in self._windows]
         self._tried, self._gained = [1, 1], [0, 0]  # ruins that do not shatter, and that do
+        self._low, self._num = 0, len(self._windows)  # the span's windows,
+        self._first, self._stop = 0, len(self._window_of)  # and its leaves
 
-    def run(self, ruins: int, steps: int, fewest: int) -> Int64s:
-        """Return the window of each leaf after the given number of ruins, numbered anyhow."""
-        while ruins > 0 and steps > 0 and len(self._windows) > fewest:
+    def run(self, spans: Int64s) -> Int64s:
+        """Return the window of each leaf after each span of windows was searched, numbered anyhow."""
+        for span in spans:
+            self._low, self._num, self._first, self._stop, fewest, ruins, steps = span.tolist()
+            span[5:] = self._run(fewest, ruins, steps)
+            span[1] = self._num
+        return np.array(self._window_of, dtype=np.int64)
+
+    def _run(self, fewest: int, ruins: int, steps: int) -> tuple[int, int]:
+        """Search the span; return the ruins and steps that are left."""
+        while ruins > 0 and steps > 0 and self._num > fewest:
             chosen, leaves = self._ruin()
             ruins -= 1
             steps -= _BASE + 2 * len(leaves) + len(leaves) ** 2 // _SQUARE
@@ -157,7 +210,7 @@ class _PlainPolish:
                 if gained >= 0:
                     self._commit(chosen, created, used)
             self._learn(shatters, gained > 0)
-        return np.array(self._window_of, dtype=np.int64)
+        return ruins, steps
 
     def _draw(self, stop: int) -> int:
         """Return a number of ``[0, stop)`` from a xorshift generator (Marsaglia, 2003)."""
@@ -185,7 +238,7 @@ class _PlainPolish:
 
     def _ruin(self) -> tuple[list[int], list[int]]:
         """Return a few windows, and their leaves in preorder."""
-        wanted = min(2 + self._draw(_MOST_WINDOWS - 1), len(self._windows))
+        wanted = min(2 + self._draw(_MOST_WINDOWS - 1), self._num)
         chosen: list[int] = []
         leaves: list[int] = []
         for _ in range(3 * wanted):
@@ -200,15 +253,15 @@ class _PlainPolish:
     def _pick(self, leaves: list[int]) -> int:
         """Return a window to ruin: by slack among a few drawn, or one near a leaf that is ruined already."""
         if not leaves or self._draw(2) == 0:
-            window = self._draw(len(self._windows))
-            for _ in range(1 if leaves else 3):
-                other = self._draw(len(self._windows))
+            window = self._low + self._draw(self._num)
+            for _ in range(_OTHER_DRAWS if leaves else _SEED_DRAWS):
+                other = self._low + self._draw(self._num)
                 if self._used[other] < self._used[window]:
                     window = other
             return window
         reach = _REACH << (2 * self._draw(_WIDENINGS))
         leaf = leaves[self._draw(len(leaves))] + self._draw(2 * reach + 1) - reach
-        return self._window_of[min(max(leaf, 0), len(self._window_of) - 1)]
+        return self._window_of[min(max(leaf, self._first), self._stop - 1)]
 
     def _recreate(self, leaves: list[int], most: int, shatters: bool) -> list[list[int]] | None:
         """Return at most so many windows of these leaves, or None if they were not enough."""
@@ -260,15 +313,17 @@ class _PlainPolish:
         return (self._union(leaves[start:cut]), start, cut), (self._union(leaves[cut:stop]), cut, stop)
 
     def _commit(self, chosen: list[int], created: list[list[int]], used: list[int]) -> None:
-        """Put the new windows in place of the ruined ones; where one is empty, the last takes its number."""
+        """Put the new windows in place of the ruined ones; where one is empty, the span's last takes its number."""
         for window, leaves, rows in zip(chosen, created, used, strict=True):
             self._windows[window], self._used[window] = leaves, rows
+        moved = set(chosen)
         for window in sorted(chosen, reverse=True):
             if not self._windows[window]:
-                last, rows = self._windows.pop(), self._used.pop()
-                if window < len(self._windows):
-                    self._windows[window], self._used[window] = last, rows
-        for window in {*chosen, *range(len(self._windows) - len(chosen), len(self._windows))}:
-            if 0 <= window < len(self._windows):
-                for leaf in self._windows[window]:
-                    self._window_of[leaf] = window
+                self._num -= 1
+                last = self._low + self._num
+                self._used[window] = self._used[last]
+                self._windows[window], self._windows[last] = self._windows[last], []
+                moved.add(window)
+        for window in moved:
+            for leaf in self._windows[window]:
+                self._window_of[leaf] = window
