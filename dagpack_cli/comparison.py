@@ -82,11 +82,16 @@ def compare_packers(
         arrival: shape (num_leaves,), int64; the leaves' indices in input order; None: as the forest has them.
         engine: of the packers.
     """
-    arrival = np.arange(len(forest.leaves)) if arrival is None else arrival
-    fitted = first_fit(forest, window_len, arrival, "first", engine=engine)
+    # One after the other: a placement has an entry for every node.
+    walk = placement_costs(forest, walk_forest(forest, window_len, engine=engine), arrange=False)
+    order = np.arange(len(forest.leaves)) if arrival is None else arrival
+    fitted = first_fit(forest, window_len, order, "first", engine=engine)
+    del order, arrival
+    first = placement_costs(forest, place_leaves(forest, fitted, engine=engine))
+    del fitted
     apart = best_fit_apart(forest, window_len, engine=engine)
     return {
-        "walk": placement_costs(forest, walk_forest(forest, window_len, engine=engine), arrange=False),
-        "first_fit": placement_costs(forest, place_leaves(forest, fitted, engine=engine)),
+        "walk": walk,
+        "first_fit": first,
         "shared_best_fit": placement_costs(forest, place_leaves(forest, apart, engine=engine)),
     }

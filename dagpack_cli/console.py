@@ -42,14 +42,25 @@ class Console:
         self.log_json = log_json
         self.command = command
         self.after_signal = ""
+        self._beside = False
         self._result: dict[str, Any] = {"generation": None, "ledger": None}
         self._stage = ""
         self._bar: Any = None
         self._started = self._last_line = time.monotonic()
 
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is said unless the command fails: it is to be quiet, or another process speaks."""
+        return self.quiet or self._beside
+
+    def leave_to_first(self) -> None:
+        """Leave all but errors to the first of the processes that ``torchrun`` started, if this is another one."""
+        several = os.environ.get("WORLD_SIZE", "1") != "1"
+        self._beside = several and os.environ.get("RANK", "0") != "0"
+
     def progress(self, stage: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` units of a stage are finished."""
-        if self.quiet:
+        if self.silent:
             return
         late = time.monotonic() - self._last_line > _LINE_SECONDS
         if self.log_json:
@@ -74,7 +85,7 @@ class Console:
 
     def note(self, text: str) -> None:
         """Print something a person should know."""
-        if self.quiet:
+        if self.silent:
             return
         self.close()
         if self.log_json:
@@ -84,7 +95,7 @@ class Console:
 
     def tell(self, text: str) -> None:
         """Print a result that is not data."""
-        if self.quiet:
+        if self.silent:
             return
         self.close()
         if self.log_json:
@@ -109,7 +120,7 @@ class Console:
     def end(self, code: int) -> None:
         """Tell that the command has ended without an error of dagpack's."""
         self.close()
-        if self.log_json and not (self.quiet and code == 0):
+        if self.log_json and not (self.silent and code == 0):
             self._summary("info" if code == 0 else "error", code, "done" if code == 0 else "failed", {})
 
     def fail(self, error: DagpackError) -> None:
@@ -145,6 +156,8 @@ class Console:
     def stop(self, number: int) -> None:
         """Tell that a signal ends the command, and what happens next."""
         self.close()
+        if self._beside:
+            return
         name = signal.Signals(number).name
         if self.log_json:
             message = f"stopped: {name}" + (f"; {self.after_signal}" if self.after_signal else "")

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.memory import Zeros, spans
+from dagpack_cli.profile import largest
 from dagpack_cli.trie import Trie
 
 __all__ = ["sharing_stops"]
@@ -38,16 +40,17 @@ _KINDS = (
 )
 
 
-def sharing_stops(trie: Trie, decode: Decode, *, num_stops: int = 5) -> list[dict[str, Any]]:
+def sharing_stops(trie: Trie, decode: Decode, *, num_stops: int = 5, zeros: Zeros = np.zeros) -> list[dict[str, Any]]:
     """Return the forks behind which most equal text follows, most first.
 
     Each is ``{"shared_tokens", "examples", "branches", "equal_tokens", "kind", "one", "other"}``: how
     many tokens stand before the fork, how many examples pass it, how many branches were compared
     with the largest, how many of their tokens say the same again, and the line in which the first
-    two differ. At most 64 forks, 8 branches of each and 4,096 tokens of a branch are looked at.
+    two differ. At most 64 forks, 8 branches of each and 4,096 tokens of a branch are looked at. ``zeros`` makes
+    arrays with an entry a node.
     """
     found: list[dict[str, Any]] = []
-    for node in _forks(trie):
+    for node in _forks(trie, zeros):
         branches = _branches(trie, node)
         first = _leftmost(trie, branches[0])
         equal, spans = 0, None
@@ -74,29 +77,35 @@ def sharing_stops(trie: Trie, decode: Decode, *, num_stops: int = 5) -> list[dic
     return sorted(found, key=lambda stop: -stop["equal_tokens"])[:num_stops]
 
 
-def _forks(trie: Trie) -> list[int]:
+def _forks(trie: Trie, zeros: Zeros) -> list[int]:
     """Return nodes with several children, -1 for the forest, those first that have most beside their largest."""
     if trie.num_nodes < 2:
         return []
-    sizes = _masses(trie)
-    parents = trie.parents.astype(np.int64) + 1
-    largest = np.zeros(trie.num_nodes + 1, dtype=np.int64)
-    np.maximum.at(largest, parents, sizes)
-    below = np.bincount(parents, weights=sizes, minlength=trie.num_nodes + 1).astype(np.int64)
-    beside = below - largest
-    order = np.argsort(-beside, kind="stable")[:_FORKS]
-    return [int(node) - 1 for node in order if beside[node] >= _GRAM]
+    most, beside = zeros(trie.num_nodes + 1, np.int64), zeros(trie.num_nodes + 1, np.int64)
+    for span in spans(trie.num_nodes):
+        parents, sizes = trie.parents[span].astype(np.int64) + 1, _masses(trie, span)
+        np.maximum.at(most, parents, sizes)
+        np.add.at(beside, parents, sizes)
+    found = largest(len(most), lambda span: beside[span] - most[span], _FORKS)
+    return [node - 1 for node, tokens in found if tokens >= _GRAM]
 
 
-def _masses(trie: Trie) -> npt.NDArray[np.int64]:
-    """Return the tokens of every node's subtree, its own included: shape (num_nodes,)."""
-    return np.asarray(trie.offsets[trie.subtree_ends] - trie.offsets[:-1], dtype=np.int64)
+def _masses(trie: Trie, nodes: slice | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the tokens of nodes' subtrees, their own included."""
+    return np.asarray(trie.offsets[trie.subtree_ends[nodes]] - trie.offsets[:-1][nodes], dtype=np.int64)
 
 
 def _branches(trie: Trie, node: int) -> npt.NDArray[np.int64]:
     """Return the children with most tokens below them, most first."""
-    children = np.flatnonzero(trie.parents == node)
-    return children[np.argsort(-_masses(trie)[children], kind="stable")][: _BRANCHES + 1]
+    first = node + 1
+    last = int(trie.subtree_ends[node]) if node >= 0 else trie.num_nodes
+
+    def masses(span: slice) -> npt.NDArray[np.int64]:
+        nodes = slice(first + span.start, first + span.stop)
+        return np.where(trie.parents[nodes] == node, _masses(trie, nodes), 0)
+
+    found = [number + first for number, mass in largest(last - first, masses, _BRANCHES + 1) if mass]
+    return np.array(found, dtype=np.int64)
 
 
 def _leftmost(trie: Trie, node: int) -> Int32Array:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import IO
 
 from dagpack_cli.errors import BusyError, OutputError
-from dagpack_cli.storage import LOCK, canonical_json
+from dagpack_cli.storage import CACHE, CURRENT, GENERATIONS, LOCK, STAGING, canonical_json
 
 __all__ = ["lock_output"]
 
+_OURS = "what dagpack makes under this name, or nothing"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two tries
 
 
@@ -31,7 +32,7 @@ def lock_output(out: Path, *, wait: float = 0.0, tell: Callable[[str], None] = l
 
     Raises:
         BusyError: another process holds it, still after ``wait``.
-        OutputError: ``out`` cannot be a directory.
+        OutputError: ``out`` cannot be a directory, or what is in it stands where dagpack writes.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -39,6 +40,7 @@ def lock_output(out: Path, *, wait: float = 0.0, tell: Callable[[str], None] = l
         raise OutputError(str(out), "not a directory", "a directory, or a new name for one") from None
     except FileNotFoundError:  # a file system in which nothing can be made
         raise OutputError(str(out), "cannot be created", "a directory that can be written") from None
+    _check_places(out)
     with (out / LOCK).open("a+b", buffering=0) as file:
         _wait_for_lock(file, out, wait, tell)
         try:
@@ -50,6 +52,16 @@ def lock_output(out: Path, *, wait: float = 0.0, tell: Callable[[str], None] = l
             raise
         finally:
             _sign(file, b"")
+
+
+def _check_places(out: Path) -> None:
+    """Raise where a file stands in the place of a folder of dagpack's, or a folder in that of a file."""
+    for name in (GENERATIONS, STAGING, CACHE):
+        if (out / name).is_file():
+            raise OutputError(str(out / name), "a file", _OURS, hint=f"move it away: mv {out / name} ELSEWHERE")
+    for name in (LOCK, CURRENT):
+        if (out / name).is_dir():
+            raise OutputError(str(out / name), "a folder", _OURS, hint=f"move it away: mv {out / name} ELSEWHERE")
 
 
 def _wait_for_lock(file: IO[bytes], out: Path, wait: float, tell: Callable[[str], None]) -> None:

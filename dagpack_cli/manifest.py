@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -369,5 +368,7 @@ def fingerprint(*parts: object) -> str:
 
 def library_versions(*, huggingface: bool) -> dict[str, str]:
     """Return the versions that may change bytes: ours, pyarrow's and, where it is used, tokenizers'."""
+    from importlib import metadata  # which loads the modules of e-mail, and only a build asks
+
     names = ["pyarrow", "tokenizers"] if huggingface else ["pyarrow"]
     return {"dagpack": dagpack_cli.__version__} | {name: metadata.version(name) for name in names}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -14,15 +17,40 @@ import numpy.typing as npt
 
 from dagpack_cli.errors import UsageError
 
-__all__ = ["Scratch", "default_memory", "parse_memory"]
+__all__ = [
+    "SPAN",
+    "Scratch",
+    "Zeros",
+    "default_memory",
+    "give_back",
+    "parse_memory",
+    "scratch_limit",
+    "select",
+    "spans",
+]
+
+Zeros = Callable[[Any, npt.DTypeLike], npt.NDArray[Any]]
+"""How an array with an entry an example, a node or a row is made: `numpy.zeros`, or what keeps it in a file."""
+
+SPAN = 1 << 18
+"""Entries of such arrays that are looked at at a time, so that what is computed on the way stays small."""
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _LEAST = 64 << 20
+_SHARE = 64  # arrays of that share of the memory lie in files: a stage has some forty of them
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def default_memory() -> int:
-    """Return half of the bytes that the machine, or the container, has."""
+    """Return half of the bytes that the machine, or the container, has: what ``--memory`` is where it is not given.
+
+    What ``--memory`` bounds: half of it is for sorting (320 bytes a sequence of a chunk), and every array with an
+    entry an example, a node or a row that would take more than a 64th of it lies in a file of the staging area
+    (some 300 bytes an example of room on the disk), of which the system keeps as much in memory as it can spare. What
+    comes on top does not grow with the corpus's tokens: some 300 MB for libraries and the rows of a few shards; 8
+    bytes x the longest example; the forest while it is packed, some 260 bytes a node of the trie; the messages of
+    sessions, some 100 bytes each; and games of states, which are held whole.
+    """
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in _LIMITS:
         with suppress(OSError, ValueError):  # no such limit, or "max"
@@ -46,8 +74,54 @@ def parse_memory(text: str) -> int:
     return size
 
 
+def scratch_limit(memory: int) -> int:
+    """Return the bytes beyond which an array of a build that may hold ``memory`` bytes is kept in a file."""
+    return memory // _SHARE
+
+
+def spans(num: int, size: int | None = None) -> Iterator[slice]:
+    """Yield the ranges that cover ``num`` entries, at most ``size`` of them each, or `SPAN`.
+
+    >>> list(spans(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    step = SPAN if size is None else size
+    return (slice(first, min(first + step, num)) for first in range(0, num, step))
+
+
+def select(num: int, chosen: Callable[[slice], npt.NDArray[np.bool_]], zeros: Zeros) -> npt.NDArray[np.int64]:
+    """Return the numbers below ``num`` that are chosen, ascending, int64: `numpy.flatnonzero` in bounded memory.
+
+    Args:
+        num: of entries.
+        chosen: which of a range are, shape (its length,); called twice for each.
+        zeros: makes the result.
+
+    >>> select(4, lambda span: np.array([True, False, True, True])[span], np.zeros)
+    array([0, 2, 3])
+    """
+    found = zeros(sum(int(np.count_nonzero(chosen(span))) for span in spans(num)), np.int64)
+    done = 0
+    for span in spans(num):
+        numbers = np.flatnonzero(chosen(span)) + span.start
+        found[done : done + len(numbers)] = numbers
+        done += len(numbers)
+    return found
+
+
+def give_back() -> None:
+    """Give what has been freed back to the system, which allocators keep for later: once a stage, not in a loop."""
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):  # only glibc has it, and only it needs it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class Scratch:
-    """Makes arrays with an entry a row: in memory while they are small, else in files that no name leads to.
+    """Makes arrays with an entry an example, a node or a row.
+
+    They are in memory while they are small, else in files that no name leads to: their pages go to the disk
+    when somebody needs the memory, and no limit on what a process allocates counts them.
 
     Args:
         directory: where the files are, on a disk with room for them.
@@ -57,15 +131,29 @@ class Scratch:
     def __init__(self, directory: Path, limit: int) -> None:
         self._directory, self._limit = directory, limit
 
-    def zeros(self, num: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-        """Return an array of shape (num,), all 0; its file ends with it.
+    def zeros(self, shape: int | tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Return an array, all 0; its file ends with it.
+
+        Args:
+            shape: of the array.
+            dtype: likewise.
 
         Raises:
             OSError: the disk is full: its room is reserved here, for a map that cannot be written is fatal.
         """
-        size = num * np.dtype(dtype).itemsize
+        size = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
         if size <= self._limit:
-            return np.zeros(num, dtype=dtype)
+            return np.zeros(shape, dtype=dtype)
         with TemporaryFile(dir=self._directory, prefix=".scratch-") as file:
             os.posix_fallocate(file.fileno(), 0, size)
-            return np.memmap(file, dtype=dtype, mode="r+", shape=(num,))
+            # Slices of a plain view are cheap, those of numpy's memmap are not.
+            return np.asarray(np.memmap(file, dtype=dtype, mode="r+", shape=shape))
+
+    def keep(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the array, or a copy of it in a file where it is large: whoever has the array lets it go."""
+        if array.nbytes <= self._limit:
+            return array
+        kept = self.zeros(array.shape, array.dtype)
+        for span in spans(len(array)):
+            kept[span] = array[span]
+        return kept

@@ -15,6 +15,7 @@ __all__ = [
     "BosOpt",
     "CacheOpt",
     "ChatTemplateOpt",
+    "CheckPrecision",
     "CompressionOpt",
     "CorpusArg",
     "DropOpt",
@@ -48,6 +49,7 @@ __all__ = [
     "OnLong",
     "OnLongOpt",
     "OutArg",
+    "Parallel",
     "PerTurnOpt",
     "PolishOpt",
     "Precision",
@@ -184,6 +186,20 @@ class Precision(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT64 = "float64"
+
+
+class CheckPrecision(StrEnum):
+    """What a check computes in."""
+
+    FLOAT64 = "float64"
+    FLOAT32 = "float32"
+
+
+class Parallel(StrEnum):
+    """How several processes share a model."""
+
+    DDP = "ddp"
+    FSDP = "fsdp"
 
 
 class Engine(StrEnum):
@@ -325,7 +341,12 @@ KeepOpt = Annotated[int, typer.Option("--keep", help="Generations that stay, the
 RehashOpt = Annotated[bool, typer.Option("--rehash", help="Read inputs again even if size and times are unchanged.")]
 MemoryOpt = Annotated[
     str | None,
-    typer.Option("--memory", metavar="SIZE", help="What a build may hold, such as 512M; else half of the machine's."),
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="What a build may hold beside the nodes it packs (260 bytes each), such as 512M; else half of the "
+        "machine's.",
+    ),
 ]
 CacheOpt = Annotated[
     bool, typer.Option("--cache/--no-cache", help="Keep what has been read, so that the next build reads what is new.")

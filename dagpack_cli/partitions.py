@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ def assign_partitions(
     sequences: Sequences,
     runs: npt.NDArray[np.int32],
     run_offsets: Int64Array,
-    groups: Sequence[str | None],
+    groups: Iterable[str | None],
     *,
     first_target: int,
     val_fraction: float,
@@ -44,7 +44,7 @@ def assign_partitions(
     Returns:
         shape (num_examples,), int8. It depends on content and seed alone, not on what else is there.
     """
-    result = np.zeros(len(groups), dtype=np.int8)
+    result = np.zeros(len(sequences), dtype=np.int8)
     if val_fraction == 0:
         return result
     limit = int(val_fraction * 2**64)

@@ -110,7 +110,7 @@ class Execution:
         keep: generations that stay, the new one included.
         wait: seconds to wait at most while another build holds the lock.
         cache: whether what has been read stays for the next build.
-        memory: bytes that a build may hold; None is half of what the machine has.
+        memory: bytes that a build may hold, see `default_memory`; None is half of what the machine has.
         listener: hears progress and notes.
     """
 
@@ -361,6 +361,9 @@ def pack(out: Path, new_out: Path | None, *, pack_options: PackOptions, executio
         staged = _staged_trie(out)
         if staged is not None:
             return _pack_staged(staged, out, target, pack_options, execution, started)
+        if read_current(out) is None and _pointed(out) is not None:
+            hint = f"dagpack dedup {out}, then this again"
+            raise NoInputError(str(out), "what was ingested is not merged yet", "a finished dedup", hint=hint)
         with open_current(out) as generation:
             manifest = Manifest.from_bytes(generation.manifest_bytes, generation.path / "manifest.json")
             info = TrieInfo.from_manifest(manifest)

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.memory import Zeros, spans
 from dagpack_cli.packing import best_fit_decreasing
 from dagpack_cli.shards.window import BLOCK_SIZE, chain_blocks
 from dagpack_cli.trie import Engine, Trie
 
-__all__ = ["chain_costs", "layout_baselines", "min_shared_costs", "rows_also_in", "trie_profile"]
+__all__ = ["chain_costs", "largest", "layout_baselines", "min_shared_costs", "rows_also_in", "trie_profile"]
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -56,35 +57,51 @@ def layout_baselines(
     return result
 
 
-def trie_profile(trie: Trie, decode: Callable[[list[int]], str], *, num_prefixes: int = 10) -> dict[str, Any]:
+def trie_profile(
+    trie: Trie, decode: Callable[[list[int]], str], *, num_prefixes: int = 10, zeros: Zeros = np.zeros
+) -> dict[str, Any]:
     """Return the depth and branching profile of a trie and its largest shared prefixes, decoded.
 
     Depth is that of a row: transitions from the root to its input token. The prefixes are the runs
-    that save most: (count - 1) x length tokens, most first, ties in trie order.
+    that save most: (count - 1) x length tokens, most first, ties in trie order. ``zeros`` makes arrays with an
+    entry a node.
     """
-    lengths = np.diff(trie.offsets)
-    starts = trie.depths.astype(np.int64)
-    firsts = np.maximum(starts - 1, 0)
-    lasts = starts + lengths - 1
-    counts = trie.counts.astype(np.int64)
+    longest = 0
+    rows_at = np.zeros((2, 64), dtype=np.int64)  # distinct and counted, by the power of two above the depth
+    for span in spans(trie.num_nodes):
+        starts, lengths, counts = _columns(trie, span)
+        lasts = starts + lengths - 1
+        longest = max(longest, int(lasts.max()))
+        firsts = np.maximum(starts - 1, 0)
+        low, high = 0, 1
+        for power in range(int(lasts.max()).bit_length() + 1):
+            rows = np.maximum(np.minimum(lasts, high) - np.maximum(firsts, low), 0)
+            rows_at[:, power] += np.array([rows.sum(), (rows * counts).sum()])
+            low, high = high, 2 * high
     histogram = []
-    low, high = 0, 1
-    while len(lasts) and low < int(lasts.max()):
-        rows = np.maximum(np.minimum(lasts, high) - np.maximum(firsts, low), 0)
-        histogram.append([low, int(rows.sum()), int((rows * counts).sum())])
-        low, high = high, 2 * high
-    children = np.bincount(trie.parents[trie.parents >= 0], minlength=trie.num_nodes)
-    saved = (counts - 1) * lengths
-    order = np.argsort(-saved, kind="stable")[:num_prefixes]
+    for power in range(64):
+        low = 1 << power >> 1
+        if low >= longest:
+            break
+        histogram.append([low, *rows_at[:, power].tolist()])
+    leaves, branching, most = _branching(trie, zeros)
+
+    def saved(span: slice) -> Int64Array:
+        _, lengths, counts = _columns(trie, span)
+        return (counts - 1) * lengths
+
     prefixes = []
-    for node in order[saved[order] > 0].tolist():
+    for node, gain in largest(trie.num_nodes, saved, num_prefixes):
+        if gain <= 0:
+            break
+        depth, length = int(trie.depths[node]), int(trie.offsets[node + 1] - trie.offsets[node])
         run = trie.tokens[trie.offsets[node] : trie.offsets[node + 1]]
         prefixes.append(
             {
-                "prefix_tokens": int(starts[node] + lengths[node]),
-                "run_tokens": int(lengths[node]),
-                "examples": int(counts[node]),
-                "tokens_saved": int(saved[node]),
+                "prefix_tokens": depth + length,
+                "run_tokens": length,
+                "examples": int(trie.counts[node]),
+                "tokens_saved": gain,
                 "begins": decode(run[:40].tolist()),
                 "ends": decode(run[-20:].tolist()) if len(run) > 40 else "",
             }
@@ -94,43 +111,81 @@ def trie_profile(trie: Trie, decode: Callable[[list[int]], str], *, num_prefixes
         "rows": trie.num_rows,
         "nodes": trie.num_nodes,
         "roots": trie.num_roots,
-        "leaves": int(np.count_nonzero(children == 0)),
-        "branching_nodes": int(np.count_nonzero(children > 1)),
-        "most_children": int(children.max(initial=0)),
-        "deepest_row": int(lasts.max(initial=0)) - 1 if len(lasts) else -1,
+        "leaves": leaves,
+        "branching_nodes": branching,
+        "most_children": most,
+        "deepest_row": longest - 1 if trie.num_nodes else -1,
         "depth_histogram": histogram,
         "shared_prefixes": prefixes,
     }
 
 
-def min_shared_costs(trie: Trie, thresholds: Sequence[int]) -> list[list[int]]:
+def _columns(trie: Trie, span: slice) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return depths, lengths and counts of a range of nodes, int64."""
+    lengths = np.diff(trie.offsets[span.start : span.stop + 1])
+    return trie.depths[span].astype(np.int64), lengths, trie.counts[span].astype(np.int64)
+
+
+def _branching(trie: Trie, zeros: Zeros) -> tuple[int, int, int]:
+    """Return how many nodes have no children and how many several, and the most that one has."""
+    children = zeros(trie.num_nodes, np.int32)
+    for span in spans(trie.num_nodes):
+        parents = trie.parents[span]
+        np.add.at(children, parents[parents >= 0], 1)
+    leaves = branching = most = 0
+    for span in spans(trie.num_nodes):
+        leaves += int(np.count_nonzero(children[span] == 0))
+        branching += int(np.count_nonzero(children[span] > 1))
+        most = max(most, int(children[span].max()))
+    return leaves, branching, most
+
+
+def largest(num: int, values: Callable[[slice], Int64Array], wanted: int) -> list[tuple[int, int]]:
+    """Return the largest of ``num`` values as (number, value), largest first, equal ones in order, in bounded memory.
+
+    >>> largest(4, lambda span: np.array([3, 9, 9, 5])[span], 3)
+    [(1, 9), (2, 9), (3, 5)]
+    """
+    numbers, best = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    for span in spans(num):
+        numbers = np.concatenate((numbers, np.arange(span.start, span.stop)))
+        best = np.concatenate((best, values(span)))
+        order = np.argsort(-best, kind="stable")[:wanted]
+        numbers, best = numbers[order], best[order]
+    return list(zip(numbers.tolist(), best.tolist(), strict=True))
+
+
+def min_shared_costs(trie: Trie, thresholds: Sequence[int], zeros: Zeros = np.zeros) -> list[list[int]]:
     """Return ``[N, trees, rows, attention edges]`` if shared prefixes of fewer than N tokens were not merged.
 
     Where the path ends at depth D with k continuations, or k - 1 and examples that end there, an N
     above D gives k - 1 of them a tree of their own, with a copy of the D tokens above: D - 1 rows
     more, and the edges of those. Exact for the trie, before it is packed; thresholds below what
-    the trie was built with say nothing new. O(nodes).
+    the trie was built with say nothing new. O(nodes); ``zeros`` makes arrays with an entry a node.
     """
-    ends = trie.depths.astype(np.int64) + np.diff(trie.offsets)
-    below = trie.parents >= 0
-    children = np.bincount(trie.parents[below], minlength=trie.num_nodes)
-    passing = np.bincount(trie.parents[below], weights=trie.counts[below], minlength=trie.num_nodes)
-    splits = np.maximum(children + (trie.counts > passing) - 1, 0)
-    starts = np.maximum(trie.depths.astype(np.int64) - 1, 0)
-    edges = int(((ends - 1) * ends // 2 - starts * (starts + 1) // 2).sum())
-    found = []
-    for threshold in thresholds:
-        cut = ends < threshold
-        copies, depths = splits[cut], ends[cut]
-        found.append(
-            [
-                threshold,
-                trie.num_roots + int(copies.sum()),
-                trie.num_rows + int((copies * (depths - 1)).sum()),
-                edges + int((copies * ((depths - 1) * depths // 2)).sum()),
-            ]
-        )
-    return found
+    num_roots, num_rows = trie.num_roots, trie.num_rows
+    children, passing = zeros(trie.num_nodes, np.int32), zeros(trie.num_nodes, np.int64)
+    for span in spans(trie.num_nodes):
+        below = trie.parents[span] >= 0
+        np.add.at(children, trie.parents[span][below], 1)
+        np.add.at(passing, trie.parents[span][below], trie.counts[span][below])
+    edges = 0
+    copied = np.zeros((len(thresholds), 3), dtype=np.int64)
+    for span in spans(trie.num_nodes):
+        depths, lengths, counts = _columns(trie, span)
+        ends, starts = depths + lengths, np.maximum(depths - 1, 0)
+        splits = np.maximum(children[span] + (counts > passing[span]) - 1, 0)
+        edges += int(((ends - 1) * ends // 2 - starts * (starts + 1) // 2).sum())
+        for number, threshold in enumerate(thresholds):
+            cut = ends < threshold
+            copies, above = splits[cut], ends[cut] - 1
+            copied[number] += np.array(
+                [copies.sum(), (copies * above).sum(), (copies * (above * (above + 1) // 2)).sum()]
+            )
+    return [
+        [threshold, num_roots + trees, num_rows + rows, edges + more]
+        for threshold, (trees, rows, more) in zip(thresholds, copied.tolist(), strict=True)
+    ]
 
 
 def rows_also_in(trie: Trie, other: Trie) -> int:
@@ -143,20 +198,25 @@ def rows_also_in(trie: Trie, other: Trie) -> int:
     keys = (other.parents.astype(np.int64) + 1) << 32 | firsts
     order = np.argsort(keys)
     keys = keys[order]
-    # Where each node's end stands in the other trie: (node, tokens of its run matched), or nothing.
-    places: list[tuple[int, int] | None] = [None] * trie.num_nodes
+    # The path to the current node; where each one's end stands in the other trie: (node, tokens of its run matched).
+    path: list[int] = []
+    places: list[tuple[int, int] | None] = []
     total = 0
     node = 0
     while node < trie.num_nodes:
         parent = int(trie.parents[node])
-        place = places[parent] if parent >= 0 else (-1, 0)
+        while path and path[-1] != parent:
+            path.pop()
+            places.pop()
+        place = places[-1] if parent >= 0 else (-1, 0)
         start, end = int(trie.offsets[node]), int(trie.offsets[node + 1])
         matched, place = _match(trie.tokens[start:end], place, other, keys, order)
         total += int(np.count_nonzero(trie.weights[start : start + matched]))
         if matched < end - start:
             node = int(trie.subtree_ends[node])
             continue
-        places[node] = place
+        path.append(node)
+        places.append(place)
         node += 1
     return total
 

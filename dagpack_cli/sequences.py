@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as List
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +15,10 @@ __all__ = ["Sequences"]
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
+Zeros = Callable[[Any, npt.DTypeLike], npt.NDArray[Any]]
+
 _BLOCK = 1 << 22  # tokens looked at at a time
+_SPAN = 1 << 18  # sequences likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +46,13 @@ class Sequences:
         return cls(tokens=tokens, starts=offsets[:-1], lengths=np.diff(offsets))
 
     @classmethod
-    def over(cls, parts: List[Int32Array], lengths: List[Int64Array]) -> Sequences:
+    def over(cls, parts: List[Int32Array], lengths: List[Int64Array], zeros: Zeros = np.zeros) -> Sequences:
         """Return the sequences of several arrays, in each end to end.
 
         Args:
             parts: int32, contiguous; what is mapped from files stays there.
             lengths: of the sequences of each part, int64; they fill it.
+            zeros: makes the arrays with an entry a sequence.
 
         Raises:
             ValueError: lengths do not fill their part.
@@ -61,23 +65,29 @@ class Sequences:
         for part, sizes in zip(parts, lengths, strict=True):
             if int(sizes.sum()) != len(part) or part.dtype != np.int32 or not part.flags.c_contiguous:
                 raise ValueError(f"sequences of {int(sizes.sum()):,} tokens in a part of {len(part):,} {part.dtype}")
-        if len(parts) == 1:
-            return cls.of(parts[0], np.concatenate(([0], np.cumsum(lengths[0]))))
         filled = [part for part in parts if len(part)]
         addresses = {id(part): part.ctypes.data for part in filled}
         lowest = min(filled, key=lambda part: addresses[id(part)], default=np.zeros(0, dtype=np.int32))
         origin = addresses.get(id(lowest), 0)
         span = max(((addresses[id(part)] - origin) // 4 + len(part) for part in filled), default=0)
-        starts = [
-            (addresses[id(part)] - origin) // 4 + np.cumsum(sizes) - sizes if len(part) else np.zeros_like(sizes)
-            for part, sizes in zip(parts, lengths, strict=True)
-        ]
         if any((address - origin) % 4 for address in addresses.values()):
             raise ValueError("parts that are not aligned")
+        num = sum(len(sizes) for sizes in lengths)
+        starts, joined = zeros(num, np.int64), zeros(num, np.int64)
+        done = 0
+        for part, sizes in zip(parts, lengths, strict=True):
+            start = (addresses[id(part)] - origin) // 4 if len(part) else 0
+            for first in range(0, len(sizes), _SPAN):
+                block = sizes[first : first + _SPAN]
+                ends = np.cumsum(block)
+                starts[done : done + len(block)] = start + ends - block
+                joined[done : done + len(block)] = block
+                start += int(ends[-1])
+                done += len(block)
         return cls(
             tokens=np.lib.stride_tricks.as_strided(lowest, shape=(span,), strides=(4,), writeable=False),
-            starts=np.concatenate(starts) if starts else np.zeros(0, dtype=np.int64),
-            lengths=np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64),
+            starts=starts,
+            lengths=joined,
             owners=tuple(filled),
         )
 
@@ -99,9 +109,15 @@ class Sequences:
         """Number of tokens of all sequences."""
         return int(self.lengths.sum())
 
-    def take(self, chosen: Int64Array | slice) -> Sequences:
-        """Return some of the sequences; their tokens stay where they are."""
-        return replace(self, starts=self.starts[chosen], lengths=self.lengths[chosen])
+    def take(self, chosen: Int64Array | slice, zeros: Zeros = np.zeros) -> Sequences:
+        """Return some of the sequences; their tokens stay where they are. ``zeros`` makes arrays of copies."""
+        if isinstance(chosen, slice):
+            return replace(self, starts=self.starts[chosen], lengths=self.lengths[chosen])
+        starts, lengths = zeros(len(chosen), np.int64), zeros(len(chosen), np.int64)
+        for first in range(0, len(chosen), _SPAN):
+            inside = slice(first, first + _SPAN)
+            starts[inside], lengths[inside] = self.starts[chosen[inside]], self.lengths[chosen[inside]]
+        return replace(self, starts=starts, lengths=lengths)
 
     def gather(self) -> tuple[Int32Array, Int64Array]:
         """Return a copy of all tokens end to end, and offsets of shape (n + 1,), int64."""
@@ -117,9 +133,16 @@ class Sequences:
 
     def blocks(self) -> Iterator[Int32Array]:
         """Yield all tokens in order, in views of bounded size that join what is end to end."""
-        stops = self.starts + self.lengths
-        joins = np.flatnonzero(self.starts[1:] != stops[:-1]) + 1
-        for low, high in zip([0, *joins.tolist()], [*joins.tolist(), len(self)], strict=True):
-            if high > low:
-                for start in range(int(self.starts[low]), int(stops[high - 1]), _BLOCK):
-                    yield self.tokens[start : min(start + _BLOCK, int(stops[high - 1]))]
+        start = stop = 0  # of what is end to end so far
+        for first in range(0, len(self), _SPAN):
+            starts = self.starts[first : first + _SPAN]
+            ends = starts + self.lengths[first : first + _SPAN]
+            before = np.concatenate(([stop], ends[:-1]))
+            for at in np.flatnonzero(starts != before).tolist():
+                yield from self._views(start, int(before[at]))
+                start = int(starts[at])
+            stop = int(ends[-1])
+        yield from self._views(start, stop)
+
+    def _views(self, start: int, stop: int) -> Iterator[Int32Array]:
+        return (self.tokens[low : min(low + _BLOCK, stop)] for low in range(start, stop, _BLOCK))

@@ -96,12 +96,20 @@ def translate_os_error(error: OSError) -> DagpackError:
     number = _number_of(error)
     reason = (str(error) if number is None else os.strerror(number)).lower()
     if number in (errno.EACCES, errno.EPERM):
-        return PermissionDeniedError(where, reason, "access to it", hint=f"check the owner and mode: ls -ld {where}")
+        of = "of what is read and written" if error.filename is None else f"ls -ld {_nearest(Path(where))}"
+        return PermissionDeniedError(where, reason, "access to it", hint=f"check the owner and mode: {of}")
     if number in (errno.ENOSPC, errno.EDQUOT):
         return DiskError(where, reason, "room for the build", hint="free some space and run the same command again")
     if number in (errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
         return OutputError(where, reason, "a directory that can be written", hint="choose another output directory")
     return DiskError(where, reason, hint="check the disk and run the same command again")
+
+
+def _nearest(path: Path) -> Path:
+    """Return a path, or the innermost folder above it where there is nothing at it, or nothing to be seen."""
+    while not os.path.lexists(path) and path != path.parent:
+        path = path.parent
+    return path
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -194,6 +202,8 @@ def read_current(out: Path) -> tuple[str, str] | None:
         raw = (out / CURRENT).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except IsADirectoryError:
+        raise DamageError(str(out / CURRENT), "a folder", "JSON written by dagpack") from None
     return parse_current(raw, str(out / CURRENT))
 
 

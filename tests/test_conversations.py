@@ -173,8 +173,10 @@ def test_system_prompt_and_tools_are_given_to_sessions_without(tmp_path: Path) -
         ("--system", None, 66, "does not exist"),
         ("--system", b"  \n", 2, "is empty"),
         ("--system", b"\xff", 2, "is not UTF-8"),
+        ("--tools", None, 66, "does not exist; a file with a JSON list of tools"),
         ("--tools", b"{", 65, "not valid JSON"),
-        ("--tools", b"{}", 65, "a list of tools"),
+        ("--tools", b"{}", 65, "a JSON list of tools"),
+        ("--tools", b"[1]", 65, "a tool is no JSON object"),
     ],
 )
 def test_files_of_options_are_checked(
@@ -186,8 +188,11 @@ def test_files_of_options_are_checked(
         file.write_bytes(content)
     ran: Ran = run("build", FIXTURES / "pi", tmp_path / "out", option, file)
     assert ran.code == code
-    assert ran.err.startswith(f"error: {option} {file}: ")
-    assert words in ran.err
+    error, hint = ran.err.splitlines()
+    assert error.startswith(f"error: {option} {file}: ")
+    assert words in error
+    advice = f"name a file: {option} FILE" if content is None else f"correct {file}, or leave {option} out"
+    assert hint == f"hint: {advice}"
 
 
 def test_per_turn_with_all_is_refused(tmp_path: Path) -> None:

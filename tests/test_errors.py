@@ -448,12 +448,14 @@ def test_no_permission(published: Path) -> None:
         (corpus / "b.txt").write_text("c")
         (corpus / "b.txt").chmod(0)
         closed.chmod(0o555)
+        refused, denied = "cannot be read; the operating system refuses access", "permission denied; access to it"
         cases = [
-            (f"build {corpus} <out>", corpus / "b.txt", "cannot be read; the operating system refuses access"),
-            (f"build {corpus / 'a.txt'} {closed / 'new'}", closed / "new", "permission denied; access to it"),
+            (f"build {corpus} <out>", corpus / "b.txt", refused, corpus / "b.txt"),
+            (f"build {corpus / 'a.txt'} {closed / 'new'}", closed / "new", denied, closed),
+            (f"build {corpus / 'a.txt'} {closed / 'deep' / 'new'}", closed / "deep", denied, closed),
         ]
-        for words, where, found in cases:
-            hint = f"check the owner and mode: ls -ld {where}"
+        for words, where, found, there in cases:
+            hint = f"check the owner and mode: ls -ld {there}"
             case = ExpectFail("", words, 77, f"{where}: {found}", hint)
             case.check(run(*case.words(folder / "out")), folder / "out")
         assert run("verify", folder / "out").code == 0
@@ -466,7 +468,7 @@ def test_no_permission(published: Path) -> None:
         (errno.EDQUOT, 74, "free some space and run the same command again"),
         (errno.EIO, 74, "check the disk and run the same command again"),
         (errno.EROFS, 73, "choose another output directory"),
-        (errno.EACCES, 77, "check the owner and mode: ls -ld out/x"),
+        (errno.EACCES, 77, "check the owner and mode: ls -ld ."),
     ],
 )
 def test_system_errors_have_their_own_status(number: int, code: int, hint: str) -> None:
@@ -474,6 +476,48 @@ def test_system_errors_have_their_own_status(number: int, code: int, hint: str) 
     error = translate_os_error(OSError(number, os.strerror(number), "out/x"))
     assert (error.exit_code, error.where, error.advice) == (code, "out/x", hint)
     assert os.strerror(number).lower() in str(error)
+
+
+def test_a_system_error_that_names_no_file_gives_no_path() -> None:
+    """Where the system does not say what it keeps from us, the hint makes no path up."""
+    error = translate_os_error(PermissionError(errno.EPERM, os.strerror(errno.EPERM)))
+    assert (error.where, error.advice) == ("file system", "check the owner and mode: of what is read and written")
+
+
+@pytest.mark.parametrize("name", [".staging", "cache", "generations", "LOCK", "CURRENT"])
+def test_what_stands_in_our_place_is_named(name: str, tmp_path: Path) -> None:
+    """A file where dagpack keeps a folder, or the other way round, stops every command that writes; none removes it."""
+    out, path = tmp_path / "out", tmp_path / "out" / name
+    out.mkdir()
+    if name in ("LOCK", "CURRENT"):
+        path.mkdir()
+    else:
+        path.write_text("mine")
+    kind = "folder" if path.is_dir() else "file"
+    writers = ["build <tiny>/text <out>", "ingest <tiny>/text <out>", "dedup <out>"]
+    if name == "CURRENT":
+        case = ExpectFail("", "stats <out>", 76, f"{path}: a folder; JSON written by dagpack", REBUILD)
+        case.check(run(*case.words(out)), out)
+    else:
+        writers.append("pack <out>")
+    for words in writers:
+        error = f"{path}: a {kind}; what dagpack makes under this name, or nothing"
+        case = ExpectFail("", words, 73, error, f"move it away: mv {path} ELSEWHERE")
+        case.check(run(*case.words(out)), out)
+    assert path.is_dir() or path.read_text() == "mine"
+    path.rename(tmp_path / "ELSEWHERE")
+    assert run("build", TINY / "text", out).code == 0
+
+
+def test_pack_after_ingest_alone_names_the_step_between(tmp_path: Path) -> None:
+    """What is ingested and not merged is no trie yet, and the hint is the command that makes it one."""
+    out = tmp_path / "out"
+    assert run("ingest", TINY / "text", out).code == 0
+    error = "<out>: what was ingested is not merged yet; a finished dedup"
+    case = ExpectFail("", "pack <out>", 66, error, "dagpack dedup <out>, then this again")
+    case.check(run(*case.words(out)), out)
+    assert run("dedup", out).code == 0
+    assert run("pack", out).code == 0
 
 
 def test_failed_write_publishes_nothing_and_can_be_repeated(tmp_path: Path) -> None:
@@ -502,7 +546,11 @@ def test_failed_write_publishes_nothing_and_can_be_repeated(tmp_path: Path) -> N
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_full_standard_output(published: Path) -> None:
     """Data that cannot be written to standard output is an error of its own, not silence."""
-    for words in (("stats", "--json"), ("export",)):
+    again, elsewhere = "free some space and run the same command again", "write to a disk that has room: --output FILE"
+    for words, where, room, hint in (
+        (("stats", "--json"), "file system", "room for the build", again),
+        (("export",), "standard output", "room for the export", elsewhere),
+    ):
         with Path("/dev/full").open("w") as full:
             done = subprocess.run(
                 command(*words, published),
@@ -512,10 +560,7 @@ def test_full_standard_output(published: Path) -> None:
                 check=False,
                 env=environment(),
             )
-        assert done.stderr == (
-            "error: file system: no space left on device; room for the build\n"
-            "hint: free some space and run the same command again\n"
-        )
+        assert done.stderr == f"error: {where}: no space left on device; {room}\nhint: {hint}\n"
         assert done.returncode == 74
 
 

@@ -15,7 +15,6 @@ from dagpack_cli.errors import DamageError
 from dagpack_cli.examples import Examples, Segment, SplitWriter, load_examples
 from dagpack_cli.provenance import (
     STATUSES,
-    provenance_table,
     read_provenance,
     rewrite_provenance,
     supervised_runs,
@@ -64,7 +63,7 @@ def test_splits_are_joined_in_order(tmp_path: Path) -> None:
     assert [tokens.tolist() for tokens in examples.sequences] == [[1, 2, 3], [], [4, 5]]
     assert examples.runs.tolist() == [[0, 1], [2, 3], [0, 1]]
     assert examples.run_offsets.tolist() == [0, 2, 2, 3]
-    assert examples.meta.column("id").to_pylist() == ["a-0", "a-1", "b-0"]
+    assert list(examples.names("id")) == ["a-0", "a-1", "b-0"]
     assert examples.weights.tolist() == [0.5, 1.5, 0.5]
 
 
@@ -83,7 +82,7 @@ def test_parts_of_splits_in_any_order(tmp_path: Path) -> None:
     segments = [Segment(b, 1, 2), Segment(a, 0, 1), Segment(a, 1, 2), Segment(b, 0, 1), Segment(a, 2, 2)]
     examples = load_examples(segments)
     assert [tokens.tolist() for tokens in examples.sequences] == [[6, 6, 6], [1, 2, 3], [], [4, 5]]
-    assert examples.meta.column("id").to_pylist() == ["b-1", "a-0", "a-1", "b-0"]
+    assert list(examples.names("id")) == ["b-1", "a-0", "a-1", "b-0"]
     assert examples.runs.tolist() == [[0, 1], [2, 3], [0, 1], [2, 3], [0, 1]]
     assert examples.run_offsets.tolist() == [0, 2, 4, 4, 5]
     assert examples.weights.tolist() == [1.5, 0.5, 1.5, 0.5]
@@ -93,9 +92,9 @@ def test_provenance_has_64_bit_offsets_and_comes_back(tmp_path: Path) -> None:
     """No column of strings or lists counts its content in 32 bits, in memory or through the file."""
     examples = stored(tmp_path)
     statuses = np.array([STATUSES.index(status) for status in ("kept", "empty", "kept")], dtype=np.int8)
-    table = provenance_table(examples, np.zeros(3, dtype=np.int8), ["train"], statuses, np.array([4, -1, 7]))
-    windows = (np.array([0, 2, 2, 3]), np.array([0, 5, 1]))
-    write_provenance(tmp_path / "before.parquet", table, {})
+    parts = np.zeros(3, dtype=np.int8)
+    windows = (np.array([0, 2, 2, 3]), np.array([0, 5, 1], dtype=np.int32))
+    write_provenance(tmp_path / "before.parquet", examples, parts, ["train"], statuses, np.array([4, -1, 7]))
     rewrite_provenance(tmp_path / "before.parquet", tmp_path / "examples.parquet", windows, statuses, {"key": "value"})
     back = read_provenance(tmp_path / "examples.parquet")
     small = (pa.types.is_string, pa.types.is_binary, pa.types.is_list)

@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -381,6 +381,52 @@ def test_wrong_values_in_a_manifest_are_damage(wrong: Any, published: Path, tmp_
         for command in ("stats", "verify"):
             ran = run(command, out)
             assert ran.code in (0, 76, 78), (field, command, ran.err)
+
+
+_FORGERIES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "packing": lambda value: value.update(packing={"train": {}}),
+    "number": lambda value: value["packing"]["train"].update(windows="x"),
+    "ledger": lambda value: value.update(ledger={}),
+    "statistics": lambda value: value.update(statistics={"train": []}),
+    "tokenizer": lambda value: value["tokenizer"].pop("kind"),
+    "merge": lambda value: value["trie"].update(val_fraction=None),
+    "length": lambda value: value["pack"].update(seq_len="x"),
+}
+_TINY_MODEL = "--width 8 --heads 2 --feed-forward 16 --layers 1 --device cpu --steps 1"
+
+
+@pytest.mark.parametrize("name", _FORGERIES)
+def test_what_a_manifest_leads_to_is_damage_everywhere(name: str, copy: Path, tmp_path: Path) -> None:
+    """Values that dagpack did not write are damage to each command that goes by them, and no bug to any."""
+    _forge(copy, _FORGERIES[name])
+    codes = set()
+    for words in (
+        *(f"{reader} OUT" for reader in READERS),
+        "pack OUT NEW --seq-len 64 --polish 0",
+        "plan OUT --seq-len 64 --polish 0",
+        "draw OUT",
+        "draw OUT --trie",
+        f"train --shards OUT {_TINY_MODEL}",
+        "check OUT --windows 1 --device cpu",
+    ):
+        ran = run(*words.replace("OUT", str(copy)).replace("NEW", str(tmp_path / "new")).split())
+        assert ran.code in (0, 76), (words, ran.err)
+        assert ran.code == 0 or "manifest.json: " in ran.err.splitlines()[0], (words, ran.err)
+        codes.add((words.split()[0], ran.code))
+    assert {code for _, code in codes} >= {76}
+
+
+def test_a_corpus_is_not_blamed_for_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command meets while it reads no build of ours is told as what it is."""
+    from dagpack_cli import pipeline
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise KeyError("ours")
+
+    monkeypatch.setattr(pipeline, "ingest", fail)
+    (tmp_path / "a.txt").write_text("ab")
+    ran = run("plan", tmp_path)
+    assert (ran.code, "KeyError, a bug in dagpack" in ran.err) == (1, True)
 
 
 def test_deep_json_is_damage(copy: Path) -> None:

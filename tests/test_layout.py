@@ -81,6 +81,7 @@ OWNERS = {
         "corpora.files.arrow_rows",
         "corpora.files.table_batch",
         "examples",
+        "export.parquet",
         "provenance",
         "remote.stores",
         "shards.parquet",

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 from commands import AGENTS, BROKEN, TINY, Ran, command, environment, run
+from torch import nn
 
 from dagpack_cli.console import Console
+from dagpack_cli.errors import UsageError
 from dagpack_cli.locks import lock_output
 
 OPTIONS = ("--polish", "0", "--log-json")
@@ -129,6 +131,72 @@ def test_warnings_of_libraries_are_lines_too(capsys: pytest.CaptureFixture[str])
         warnings.warn("two\nlines", stacklevel=1)
     console.end(0)
     assert [line["message"] for line in _lines(capsys.readouterr().err)] == ["two lines", "done"]
+
+
+MODEL = ["--width", "8", "--heads", "2", "--feed-forward", "16", "--layers", "1", "--device", "cpu"]
+
+
+def test_training_logs_json(tmp_path: Path) -> None:
+    """`train` tells in JSON how it went; on stdout are its steps, or its last lines where a folder has the steps."""
+    assert run("build", TINY / "text", tmp_path / "out", *OPTIONS).code == 0
+    words: list[str | Path] = ["train", "--shards", tmp_path / "out", *MODEL, "--steps", "2", "--log-json"]
+    ran = run(*words)
+    last, steps = _summary(ran, 0), [json.loads(line) for line in ran.out.splitlines()]
+    assert (last["command"], last["level"], [step["step"] for step in steps]) == ("train", "info", [1, 2])
+    lines = _lines(ran.err)
+    assert [(line["done"], line["total"]) for line in lines if line["event"] == "progress"][-1] == (2, 2)
+    assert next(line["message"] for line in lines if line["event"] == "result").startswith("2 steps, loss ")
+    ran = run(*words, "--run", tmp_path / "run")
+    assert ran.out.startswith("2 steps, loss ")
+    assert _summary(ran, 0)["command"] == "train"
+    ran = run(*words, "--run", tmp_path / "run")
+    assert _summary(ran, ran.code)["error"]["code"] == ran.code != 0
+    assert _summary(run(*words, "--resume"), 2)["error"]["where"] == "--resume"
+
+
+@pytest.mark.parametrize(("rank", "size", "speaks"), [("0", "2", True), ("3", "8", False), ("1", "1", True)])
+@pytest.mark.parametrize("log_json", [False, True])
+def test_one_process_of_several_speaks(
+    rank: str,
+    size: str,
+    speaks: bool,
+    log_json: bool,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Under torchrun the first process tells how a command goes; the others print nothing but errors."""
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", size)
+    console = Console(log_json=log_json, command="train")
+    console.leave_to_first()
+    console.note("something")
+    console.tell("something")
+    console.progress("train", 1, 1)
+    console.end(0)
+    console.after_signal = "it goes on"
+    console.stop(signal.SIGTERM)
+    assert bool(capsys.readouterr().err) == speaks
+    console.fail(UsageError("--steps", "none"))
+    assert "--steps: none" in capsys.readouterr().err
+
+
+def test_training_beside_another_process_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`train` leaves its last lines, too, to the first process."""
+    from dagpack_cli import training
+
+    def train(*_: Any, listener: Console, **__: Any) -> training.TrainResult:
+        listener.note("something")
+        return training.TrainResult([], nn.Identity())
+
+    assert run("build", TINY / "text", tmp_path / "out", *OPTIONS).code == 0
+    monkeypatch.setattr(training, "train", train)
+    words: list[str | Path] = ["train", "--shards", tmp_path / "out", *MODEL]
+    assert run(*words, "--run", tmp_path / "run").out == "no step was left to take\n"
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    more: list[list[str | Path]] = [[], ["--run", tmp_path / "run"], ["--log-json"]]
+    for options in more:
+        assert run(*words, *options) == Ran(0, "", "")
 
 
 def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:

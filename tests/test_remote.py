@@ -510,6 +510,24 @@ def test_keys_that_are_no_names_are_refused(name: str, store: ObjectStore, corpu
     }
 
 
+@pytest.mark.parametrize("words", [["build", "OUT"], ["ingest", "OUT"], ["plan"], ["build", "OUT", "--workers", "2"]])
+def test_what_is_wrong_in_an_object_is_told_of_its_uri(words: list[str], store: ObjectStore, corpus: Path) -> None:
+    """A bad record, alone or in a folder, and a folder with nothing in it, are named where somebody can mend them."""
+    del corpus
+    store.put("data/sub/bad one.jsonl", b'{"input_ids": [1, 2]}\n{"input_ids": "x"}\n')
+    store.put("other/x.bin", b"\x00\x01")
+    command, *more = [OUT if word == "OUT" else word for word in words]
+    for uri, where in (
+        (CORPUS, f"{CORPUS}/sub/bad one.jsonl:2: "),
+        (f"{CORPUS}/sub/bad%20one.jsonl", f"{CORPUS}/sub/bad one.jsonl:2: "),
+        (f"s3://{BUCKET}/other/", f"s3://{BUCKET}/other: "),
+        (f"s3://{BUCKET}/other/x.bin", f"s3://{BUCKET}/other/x.bin: "),
+    ):
+        ran = run(command, uri, *more)
+        assert ran.err.startswith(f"error: {where}"), ran.err
+        assert "cache" not in ran.err
+
+
 def test_a_key_that_is_a_folder_too_is_refused(store: ObjectStore, corpus: Path) -> None:
     """No file system has a file where a folder is."""
     store.put("data/x.jsonl", b"{}")

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,10 @@ from dagpack_cli.training import (
     DecoderConfig,
     PackedLoader,
     PackedWindows,
+    StepReport,
     TrainOptions,
+    TrainResult,
+    causal_lm,
     collate,
     loop,
     summary,
@@ -41,7 +45,7 @@ from dagpack_cli.training import (
     tree_bool_mask,
     weighted_loss,
 )
-from dagpack_cli.training.loop import StepReport, TrainResult
+from dagpack_cli.training.checkpoints import newest_checkpoint
 
 SEQ_LEN = 8
 OPTIONS = TrainOptions(device="cpu", precision="float64", learning_rate=1e-2, batch_size=2)
@@ -334,7 +338,7 @@ class Listener:
             self._model = Decoder(config)
             return self._model
 
-        patch.setattr(loop, "Decoder", make)
+        patch.setattr(causal_lm, "Decoder", make)
 
 
 def test_learning_rate_rises_and_falls(windows: PackedWindows) -> None:
@@ -357,7 +361,7 @@ def test_gradients_are_clipped(windows: PackedWindows, monkeypatch: pytest.Monke
 
     def moved(clip: float) -> tuple[float, float]:
         options = replace(OPTIONS, steps=1, clip=clip, learning_rate=0.5)
-        monkeypatch.setattr(loop, "_optimizer", lambda model, _: torch.optim.SGD(model.parameters(), lr=1.0))
+        monkeypatch.setattr(loop, "make_optimizer", lambda model, _: torch.optim.SGD(model.parameters(), lr=1.0))
         result = train(windows, config_of(windows), options)
         torch.manual_seed(options.seed)
         start = Decoder(config_of(windows)).double().state_dict()
@@ -420,7 +424,8 @@ def test_log_holds_the_reports(windows: PackedWindows, out: Path, tmp_path: Path
     assert [step.epoch for step in result.steps] == [0] * 6 + [1]
     assert listener.done == [("train", step, 7) for step in range(1, 8)]
     names = sorted(path.name for path in (tmp_path / "runs" / "first").iterdir())
-    assert names == [f"checkpoint-{step:08d}.pt" for step in (3, 6, 7)] + ["steps.jsonl"]
+    shown = ["loss.png", "steps.jsonl"] + ["tensorboard"] * (find_spec("tensorboard") is not None)
+    assert names == [f"checkpoint-{step:08d}.pt" for step in (3, 6, 7)] + shown
 
 
 def report(step: int, **changed: Any) -> StepReport:
@@ -498,7 +503,7 @@ def test_a_killed_run_goes_on(out: Path, tmp_path: Path) -> None:
     cut = ("train", *options, "--run", str(tmp_path / "cut"))
     assert run_process([sys.executable, "-c", KILLED, *cut]).code == -signal.SIGKILL
     assert len(log_of(tmp_path / "cut")) == 6
-    assert loop.newest_checkpoint(tmp_path / "cut").name == "checkpoint-00000004.pt"
+    assert newest_checkpoint(tmp_path / "cut").name == "checkpoint-00000004.pt"
     with (tmp_path / "cut" / "steps.jsonl").open("a") as file:
         file.write('{"step": 7, "epo')
     assert run(*cut, "--resume") == Ran(0, "", "")
@@ -525,15 +530,15 @@ def finished(out: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({}, {"width": 16}, "width 8; 16, as given now"),
         ({}, {"layers": 2}, "layers 1; 2"),
         ({"seed": 1}, {}, "seed 0; 1"),
-        ({"batch_size": 3}, {}, "batch_size 2; 3"),
-        ({"accumulate": 2}, {}, "accumulate 1; 2"),
+        ({"batch_size": 3}, {}, "windows_per_step 2; 3"),
+        ({"accumulate": 2}, {}, "windows_per_step 2; 4"),
         ({"steps": 4}, {}, "steps 3; 4"),
         ({"precision": "float32"}, {}, "precision float64; float32"),
         ({"learning_rate": 0.1}, {}, "learning_rate 0.01; 0.1"),
         ({"weight_decay": 0.2}, {}, "weight_decay 0.1; 0.2"),
         ({"warmup_steps": 1}, {}, "warmup_steps 0; 1"),
         ({"clip": 0.0}, {}, "clip 1.0; 0.0"),
-        ({"max_cells": 8}, {}, "max_cells None; 8"),
+        ({"max_cells": 8}, {}, "windows_per_step 2; 1"),
     ],
 )
 def test_another_run_is_not_resumed(
@@ -573,14 +578,14 @@ def garbage(kind: str, content: bytes, touched: Path) -> bytes:
     elif kind == "tensor":
         torch.save(torch.zeros(3), file)
     elif kind == "code":
-        torch.save({"version": 1, "config": Touching(touched)}, file)
+        torch.save({"version": 2, "config": Touching(touched)}, file)
     return {"empty": b"", "text": b"not a checkpoint", "cut": content[:2000]}.get(kind, file.getvalue())
 
 
 @pytest.mark.parametrize("kind", ["empty", "text", "cut", "another", "tensor", "code"])
 def test_an_unreadable_checkpoint_is_named(windows: PackedWindows, finished: Path, tmp_path: Path, kind: str) -> None:
     """What is not a checkpoint is damage, with the file's name and a way on; code in it is never run."""
-    content = loop.newest_checkpoint(finished).read_bytes()
+    content = newest_checkpoint(finished).read_bytes()
     path = tmp_path / "checkpoint-00000003.pt"
     path.write_bytes(garbage(kind, content, tmp_path / "touched"))
     with pytest.raises(DamageError) as caught:

@@ -25,6 +25,7 @@ from dagpack_cli.training import (
     tree_mask_mod,
 )
 from dagpack_cli.training import masks as masks_module
+from dagpack_cli.training.masks import least_depths
 
 
 def random_parents(generator: np.random.Generator, length: int, padding: int) -> list[int]:
@@ -47,6 +48,62 @@ def random_ends(seed: int, batch: int, length: int) -> tuple[Tensor, Tensor]:
     padding = [int(generator.integers(0, length // 2)) if generator.random() < 0.7 else 0 for _ in range(batch)]
     parents = torch.tensor([random_parents(generator, length, rows) for rows in padding], dtype=torch.int32)
     return parents, subtree_ends(parents)
+
+
+def depths_of(parents: Tensor) -> Tensor:
+    """Return the depths of a batch of windows, by walking down from parents; 0 in padding."""
+    depths = torch.zeros(parents.shape, dtype=torch.int64)
+    for window, row in np.ndindex(*parents.shape):
+        above = int(parents[window, row])
+        depths[window, row] = depths[window, above] + 1 if above >= 0 else 0
+    return depths
+
+
+def near_relation(parents: list[int], window: int | None, chunk: int | None) -> Tensor:
+    """Return who sees whom in one window, by walking up: all ancestors, or while they are near enough."""
+    paths: list[list[int]] = []
+    for row, above in enumerate(parents):
+        paths.append([*(paths[above] if above >= 0 else []), row])
+    sees = torch.zeros(len(parents), len(parents), dtype=torch.bool)
+    for row, path in enumerate(paths):
+        if window is not None:
+            path = path[-window:]
+        elif chunk is not None:
+            path = path[(len(path) - 1) // chunk * chunk :]
+        sees[row, path] = True
+    return sees
+
+
+@given(seed=st.integers(0, 10_000), length=st.integers(2, 40), size=st.integers(1, 12), chunked=st.booleans())
+def test_a_sliding_window_and_a_chunk_count_depths(seed: int, length: int, size: int, chunked: bool) -> None:
+    """Boolean, additive and ``mask_mod`` cut what a row sees by depth, as a path alone would be cut by position."""
+    parents, ends = random_ends(seed, 2, length)
+    depths = depths_of(parents)
+    near: dict[str, Any] = {"chunk" if chunked else "sliding_window": size}
+    mask = tree_bool_mask(ends, depths=depths, **near)
+    added = tree_additive_mask(ends, torch.float64, depths=depths, **near)
+    assert torch.equal(added == 0, mask)
+    rule = tree_mask_mod(ends, depths, **near)
+    index = torch.arange(length)
+    for window in range(2):
+        sees = near_relation(parents[window].tolist(), *((None, size) if chunked else (size, None)))
+        assert torch.equal(mask[window, 0], sees)
+        assert torch.equal(rule(torch.tensor(window), torch.tensor(0), index[:, None], index[None, :]), sees)
+
+
+def test_windows_and_chunks_that_cannot_be_are_refused() -> None:
+    """A window without depths, both at once, or an empty one."""
+    parents, ends = random_ends(3, 1, 10)
+    depths = depths_of(parents)
+    for build in (tree_bool_mask, tree_block_mask, tree_mask_mod):
+        with pytest.raises(ValueError, match="count depths"):
+            build(ends, sliding_window=3)
+    with pytest.raises(ValueError, match="count depths"):
+        tree_bool_mask(ends, depths=depths[:, :-1], sliding_window=3)
+    for near in ({"sliding_window": 3, "chunk": 3}, {"sliding_window": 0}, {"chunk": 0}):
+        with pytest.raises(ValueError, match="1 up"):
+            tree_bool_mask(ends, depths=depths, **near)
+    assert least_depths(torch.tensor([0, 4, 5])).tolist() == [0, 0, 0]
 
 
 @given(seed=st.integers(0, 10_000), length=st.integers(2, 40))
@@ -190,6 +247,54 @@ def test_permitted_pairs_are_the_same_query_by_query_and_block_by_block() -> Non
     assert sorted(visited) == [tuple(pair) for pair in dense.nonzero().tolist()]
 
 
+def blocks_of(mask: Any, full: bool) -> set[tuple[int, int, int]]:
+    """Return (window, query block, key block) of a block mask, from its keys' lists, which its queries' must equal."""
+    prefix = "full_" if full else ""
+    found = {}
+    for side in ("kv", "q"):
+        counts = getattr(mask, f"{prefix}{side}_num_blocks")[:, 0]
+        indices = getattr(mask, f"{prefix}{side}_indices")[:, 0]
+        found[side] = {
+            (window, row, column) if side == "kv" else (window, column, row)
+            for window, row in np.ndindex(*counts.shape)
+            for column in indices[window, row, : int(counts[window, row])].tolist()
+        }
+    assert found["kv"] == found["q"]
+    return found["kv"]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("block_size", [2, 16, 32])
+def test_the_block_mask_of_a_window_has_its_full_blocks_and_misses_none(block_size: int, chunked: bool) -> None:
+    """Full blocks are ``create_block_mask``'s own; every partial block of it is there, and few that are empty."""
+    generator = np.random.default_rng((block_size, chunked))
+    kept = demoted = empty = partial = 0
+    for seed in range(60):
+        length = int(generator.integers(2, 6 * block_size))
+        parents, ends = random_ends(seed, int(generator.integers(1, 3)), length)
+        if seed % 3 == 0:  # long chains, which have full blocks
+            parents = torch.arange(-1, length - 1, dtype=torch.int32)[None]
+            ends = subtree_ends(parents)
+        depths = depths_of(parents)
+        near: dict[str, Any] = {"chunk" if chunked else "sliding_window": int(generator.integers(1, 6 * block_size))}
+        found = tree_block_mask(ends, block_size, depths=depths, **near)
+        rule = tree_mask_mod(ends, depths, **near)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            expected = create_block_mask(rule, ends.shape[0], None, length, length, device="cpu", BLOCK_SIZE=block_size)
+        full = blocks_of(found, full=True)
+        assert full == blocks_of(expected, full=True), (seed, near)
+        some, needed = blocks_of(found, full=False), blocks_of(expected, full=False)
+        assert needed <= some
+        assert not full & some
+        kept += len(full)
+        demoted += len(blocks_of(tree_block_mask(ends, block_size), full=True) - full)
+        empty, partial = empty + len(some - needed), partial + len(some)
+    assert kept > 5
+    assert demoted > 10
+    assert empty < partial / 4
+
+
 def test_wrong_arguments_are_refused() -> None:
     """The block mask wants (batch, length) int32 ends and blocks of at least two rows."""
     _, ends = random_ends(3, 1, 10)
@@ -223,8 +328,12 @@ def test_no_tensor_of_all_pairs_is_made() -> None:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on a CPU needs a C++ compiler")
-def test_compiled_flex_attention_is_one_graph_and_equals_sdpa() -> None:
-    """Over changing windows of one length FlexAttention compiles once, and agrees with SDPA in float32."""
+@pytest.mark.parametrize("windowed", [False, True])
+def test_compiled_flex_attention_is_one_graph_and_equals_sdpa(windowed: bool) -> None:
+    """Over changing windows of one length FlexAttention compiles once, and agrees with SDPA in float32.
+
+    So it does over changing sizes of sliding windows and chunks, which are not compiled in.
+    """
     torch._dynamo.reset()
     graphs = 0
 
@@ -238,11 +347,14 @@ def test_compiled_flex_attention_is_one_graph_and_equals_sdpa() -> None:
         compiled = torch.compile(flex_attention, backend=backend, dynamic=False)
         generator = torch.Generator().manual_seed(0)
         for seed in range(5):
-            _, ends = random_ends(seed, 2, 256)
+            parents, ends = random_ends(seed, 2, 256)
+            near: dict[str, Any] = {}
+            if windowed:
+                near = {"depths": depths_of(parents), ("chunk" if seed % 2 else "sliding_window"): 3 + seed}
             query, key, value = (torch.randn(2, 2, 256, 16, generator=generator) for _ in range(3))
-            found = compiled(query, key, value, block_mask=tree_block_mask(ends))
+            found = compiled(query, key, value, block_mask=tree_block_mask(ends, **near))
             expected = torch.nn.functional.scaled_dot_product_attention(
-                query, key, value, attn_mask=tree_bool_mask(ends)
+                query, key, value, attn_mask=tree_bool_mask(ends, **near)
             )
             assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
     assert graphs == 1

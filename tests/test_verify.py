@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +22,7 @@ from hypothesis import strategies as st
 from oracle import Example, Policy
 from strategies import ANY_WEIGHT, MERGED_LAYOUTS, UNMERGED_LAYOUTS, corpora, policies
 
+from dagpack_cli import memory
 from dagpack_cli.errors import DamageError, NoInputError
 from dagpack_cli.manifest import FileEntry, IngestOptions, Manifest, PackOptions, TrieOptions
 from dagpack_cli.pipeline import Execution, TokenizerChoice, build
@@ -25,7 +30,7 @@ from dagpack_cli.shards import WindowRows, read_shard
 from dagpack_cli.shards.npy import write_npy
 from dagpack_cli.shards.parquet import write_parquet
 from dagpack_cli.storage import sha256_file
-from dagpack_cli.verify import verify_generation
+from dagpack_cli.verify import tries, verify_generation
 from dagpack_cli.verify.owned import OwnershipCheck
 
 EXAMPLES = [
@@ -189,6 +194,58 @@ def test_the_manifest_reads_back_as_it_was_written(generation: tuple[Path, Manif
     assert manifest.to_bytes() == raw
     current = json.loads((path.parent.parent / "CURRENT").read_bytes())
     assert current == {"generation": path.name, "manifest_sha256": hashlib.sha256(raw).hexdigest()}
+
+
+@pytest.mark.parametrize("span", [1, 3, 100])
+def test_a_forest_in_preorder_is_told_from_all_others(span: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all parents and ends of up to three nodes, and of larger forests with one wrong entry, only the right pass."""
+    monkeypatch.setattr(memory, "SPAN", span)
+
+    def check(parents: Sequence[int], ends: Sequence[int]) -> None:
+        columns = np.array(parents, dtype=np.int32), np.array(ends, dtype=np.int32)
+        trie: Any = SimpleNamespace(num_nodes=len(parents), parents=columns[0], subtree_ends=columns[1])
+        below = [[node for node in range(len(parents)) if at in _path(parents, node)] for at in range(len(parents))]
+        right = all(
+            parent < node and nodes == list(range(node, end))
+            for node, (parent, end, nodes) in enumerate(zip(parents, ends, below, strict=True))
+        )
+        assert tries._is_preorder(trie) == right, (parents, ends)
+
+    for num in range(4):
+        for parents in product(range(-1, num), repeat=num):
+            for ends in product(range(num + 2), repeat=num):
+                check(parents, ends)
+    draw = random.Random(2)
+    for _ in range(60):
+        path, found = [-1], []
+        for node in range(7):
+            found.append(draw.choice(path))
+            path = [*path[: path.index(found[-1]) + 1], node]
+        stops = [max(node for node in range(7) if at in _path(found, node)) + 1 for at in range(7)]
+        check(found, stops)
+        for at, column in product(range(7), (found, stops)):
+            kept, column[at] = column[at], draw.randrange(-1, 9)
+            check(found, stops)
+            column[at] = kept
+
+
+def _path(parents: Sequence[int], node: int) -> list[int]:
+    """Return a node and those above it, as far as a node's parent stands before it."""
+    nodes = [node]
+    while 0 <= parents[node] < node:
+        node = parents[node]
+        nodes.append(node)
+    return nodes
+
+
+@pytest.mark.parametrize("layout", ["dag", "best-fit"])
+def test_an_example_of_weight_0_supervises_nothing(layout: str) -> None:
+    """It is in a window with its rows and its counts, and no pair of it is supervised; the others' are."""
+    examples = [Example((5, 6, 7), frozenset({1, 2}), weight) for weight in (0.0, 1.0, 0.0)]
+    pack = PackOptions(seq_len=4, prune=False, layout=layout)
+    with built(examples, pack, TrieOptions()) as made:
+        assert sum(window.num_supervised for window in made.windows["train"]) == 2
+        assert verify_generation(made.result.path, made.result.manifest).failures == []
 
 
 @given(

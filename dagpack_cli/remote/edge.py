@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from dagpack_cli.errors import OutputError, UsageError
+from dagpack_cli.errors import DagpackError, OutputError, UsageError
 from dagpack_cli.locks import lock_output
 from dagpack_cli.remote.folders import folder_of
 from dagpack_cli.remote.uris import RemoteUri, locate
@@ -46,6 +46,7 @@ class Edge:
         self._listener = SilentListener() if listener is None else listener
         self._stack = ExitStack()
         self._publisher: Publisher | None = None
+        self._copies: list[tuple[Path, RemoteUri]] = []
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -54,7 +55,11 @@ class Edge:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let go of the folders."""
+        """Let go of the folders; what is wrong with a copy is told of the object that it is of."""
+        if isinstance(error, DagpackError):
+            for path, uri in self._copies:
+                for name in ("where", "found", "expected", "hint"):
+                    setattr(error, name, getattr(error, name).replace(str(path), str(uri)))
         self._stack.__exit__(kind, error, traceback)
 
     def corpus(self, text: str | Path, out: str | Path | None = None, *, skip_bad: bool, again: bool = False) -> Path:
@@ -83,7 +88,7 @@ class Edge:
         folder = folder_of(place, self._local) / "corpus"
         store = open_store(place)
         self._stack.enter_context(lock_output(folder, wait=self._wait, tell=self._listener.note))
-        return mirror_corpus(
+        copy = mirror_corpus(
             store,
             folder,
             exclude=[] if below is None else [below],
@@ -92,6 +97,8 @@ class Edge:
             workers=self._workers,
             listener=self._listener,
         )
+        self._copies.append((copy, place))
+        return copy
 
     def target(self, text: str | Path, *, check: bool = True, adopt: bool = False) -> Path:
         """Return the local output in which to build what is to be published at a place.

@@ -7,7 +7,7 @@ parquet | npy -> window.WindowRows                             (for verify, expo
 
 from dagpack_cli.shards.access import WindowReader
 from dagpack_cli.shards.files import read_shard, windows_per_file, write_shards
-from dagpack_cli.shards.merged import MergedWindows, RowTotals, Zeros, row_totals, state_totals
+from dagpack_cli.shards.merged import MergedWindows, RowTotals, row_totals, state_totals
 from dagpack_cli.shards.unmerged import UnmergedWindows
 from dagpack_cli.shards.window import ROW_COLUMNS, WindowRows, chain_blocks
 
@@ -18,7 +18,6 @@ __all__ = [
     "UnmergedWindows",
     "WindowReader",
     "WindowRows",
-    "Zeros",
     "chain_blocks",
     "read_shard",
     "row_totals",

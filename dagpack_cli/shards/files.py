@@ -67,25 +67,30 @@ def write_shards(
     """Write all windows of a partition as ``<partition>-00000`` and on; return their totals.
 
     Files are filled in order and encoded by up to ``workers`` threads; at most ``workers`` + 1
-    files are in memory. The bytes do not depend on ``workers``.
+    files are in memory. The bytes do not depend on ``workers``. ``progress`` hears how many windows more
+    have been written, file after file.
     """
     directory.mkdir(parents=True, exist_ok=True)
     report = ShardReport()
     step = windows_per_file(window_len)
-    pending: list[Future[None]] = []
+    pending: list[tuple[Future[None], int]] = []
+
+    def finish_first() -> None:
+        future, num_windows = pending.pop(0)
+        future.result()
+        progress(num_windows)
+
     with ThreadPoolExecutor(max_workers=workers) as pool:
         for number, first in enumerate(range(0, windows.num_windows, step)):
             rows = windows.batch(first, min(first + step, windows.num_windows))
             report.add(rows)
             name = f"{partition}-{number:05d}"
             while len(pending) >= workers:
-                pending.pop(0).result()
-            pending.append(
-                pool.submit(_write, directory, name, rows, shard_format, window_len, metadata, compression_level)
-            )
-            progress(rows.num_windows)
-        for future in pending:
-            future.result()
+                finish_first()
+            future = pool.submit(_write, directory, name, rows, shard_format, window_len, metadata, compression_level)
+            pending.append((future, rows.num_windows))
+        while pending:
+            finish_first()
     return report
 
 

@@ -8,13 +8,13 @@ train a row once, in the window where it is fresh, with all its counts and weigh
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.memory import Zeros, select, spans
 from dagpack_cli.packing.pieces import Pieces, RowForest
 from dagpack_cli.packing.placement import Placement
 from dagpack_cli.packing.supervision import Supervision
@@ -22,16 +22,13 @@ from dagpack_cli.shards.siblings import largest_first
 from dagpack_cli.shards.window import Instances, WindowRows, fill_rows, ranges
 from dagpack_cli.trie import Engine, Trie, sweep_blocks, sweep_weights
 
-__all__ = ["MergedWindows", "RowTotals", "Zeros", "row_totals", "state_totals"]
+__all__ = ["MergedWindows", "RowTotals", "row_totals", "state_totals"]
 
 Int64Array = npt.NDArray[np.int64]
 Int32Array = npt.NDArray[np.int32]
 
-
-Zeros = Callable[[int, npt.DTypeLike], npt.NDArray[Any]]
-"""How an array with an entry a row is made: `numpy.zeros`, or what keeps it in a file."""
-
 _STEP = 1 << 22  # rows looked at at a time
+_PIECES = 1 << 18  # pieces likewise
 _TRAINED, _OWNED = np.uint8(1), np.uint8(2)
 
 
@@ -60,22 +57,29 @@ def row_totals(
         pieces: of its examples.
         supervision: of the examples.
         engine: of the sweeps.
-        zeros: makes the arrays with an entry a row: 8 bytes a row.
+        zeros: makes the arrays with an entry a row, 8 bytes a row, and others with one a node.
     """
-    placed = np.flatnonzero(pieces.nodes >= 0)
+    placed = select(len(pieces.nodes), lambda span: pieces.nodes[span] >= 0, zeros)
     placed = placed[np.argsort(pieces.nodes[placed], kind="stable")]
     nodes, examples = pieces.nodes[placed], pieces.examples[placed]
     runs, offsets = supervision.clip(examples, pieces.lows[placed], pieces.highs[placed])
     starts, ends = rows.first_targets, rows.first_targets + rows.forest.lengths
-    passing = np.concatenate(([0], np.cumsum(np.bincount(nodes, minlength=len(starts)))))
     num_rows = int(rows.forest.lengths.sum())
     weights, supervised = zeros(num_rows, np.float32), zeros(num_rows, np.int32)
-    for first, sums in sweep_blocks(starts, ends, nodes, runs, offsets, supervision.weights[examples], engine=engine):
+    own = supervision.weights[examples]
+    for first, sums in sweep_blocks(starts, ends, nodes, runs, offsets, own, engine=engine, zeros=zeros):
         weights[first : first + len(sums)] = sums
     ones = np.ones(len(examples))
-    for first, numbers in sweep_blocks(starts, ends, nodes, runs, offsets, ones, dtype=np.float64, engine=engine):
+    for first, numbers in sweep_blocks(
+        starts, ends, nodes, runs, offsets, ones, dtype=np.float64, engine=engine, zeros=zeros
+    ):
         supervised[first : first + len(numbers)] = numbers
-    return RowTotals(counts=passing[rows.forest.ends] - passing[:-1], weights=weights, supervised=supervised)
+    counts = zeros(len(starts), np.int64)
+    for span in spans(len(starts)):
+        # The pieces are sorted by their nodes, so those that pass through a node are a range of them.
+        lasts = np.searchsorted(nodes, rows.forest.ends[span])
+        counts[span] = lasts - np.searchsorted(nodes, np.arange(span.start, span.stop))
+    return RowTotals(counts=counts, weights=weights, supervised=supervised)
 
 
 def state_totals(rows: RowForest, trie: Trie) -> RowTotals:
@@ -99,7 +103,8 @@ class MergedWindows:
         supervision: the examples' supervised runs.
         totals: given where a row is trained once (``walk``, merge ``state``), else None.
         engine: of the weight sweep.
-        zeros: makes the array with a byte for every distinct row that stands in several windows.
+        zeros: makes the arrays with an entry a piece or a node, and a byte for every distinct row that stands in
+            several windows.
         arrange: whether siblings stand in the order of `siblings.largest_first`, else in the forest's.
     """
 
@@ -117,23 +122,27 @@ class MergedWindows:
         arrange: bool = True,
     ) -> None:
         self.num_windows = placement.num_windows
-        self.piece_windows = _piece_windows(placement, pieces, rows)
+        self.piece_windows = _piece_windows(placement, pieces, rows, zeros)
         self._tokens = trie.tokens
         self._rows, self._placement, self._pieces, self._supervision = rows, placement, pieces, supervision
         self._totals, self._arrange, self._engine = totals, arrange, engine
-        self._bounds = np.searchsorted(placement.windows, np.arange(placement.num_windows + 1))
-        order = np.lexsort((pieces.nodes, self.piece_windows))
-        self._piece_order = order[self.piece_windows[order] >= 0]
-        self._piece_bounds = np.searchsorted(
-            self.piece_windows[self._piece_order], np.arange(placement.num_windows + 1)
-        )
+        numbers = np.arange(placement.num_windows + 1)
+        self._bounds = np.searchsorted(placement.windows, numbers)
+        self._piece_order, self._piece_bounds = _by_window(self.piece_windows, pieces.nodes, numbers, zeros)
         self._next_window = 0
         # Where rows are trained once, their totals are found by their number in the forest. Else only rows
         # that stand in several windows have to know of one another, and are numbered for it.
-        self._repeats = np.bincount(placement.nodes, minlength=len(rows.forest.parents)) > 1
-        numbered = rows.forest.lengths if totals is not None else np.where(self._repeats, rows.forest.lengths, 0)
-        self._row_bases = np.cumsum(numbered) - numbered
-        self._marks = zeros(0 if totals is not None else int(numbered.sum()), np.uint8)
+        num_nodes = len(rows.forest.parents)
+        self._repeats = _are_repeated(placement, num_nodes, zeros)
+        self._row_bases = zeros(num_nodes, np.int64)
+        num_rows = 0
+        for span in spans(num_nodes):
+            lengths = rows.forest.lengths[span]
+            numbered = lengths if totals is not None else np.where(self._repeats[span], lengths, 0)
+            ends = num_rows + np.cumsum(numbered)
+            self._row_bases[span] = ends - numbered
+            num_rows = int(ends[-1])
+        self._marks = zeros(0 if totals is not None else num_rows, np.uint8)
         if totals is None:
             self._mark_trained(trie)
 
@@ -261,13 +270,15 @@ class MergedWindows:
 
         Where no weight is negative, nothing cancels and no example was dropped, the trie's totals say so.
         """
-        if not (self._supervision.weights < 0).any() and not self._pieces.num_dropped_examples:
-            repeated = np.flatnonzero(self._repeats)
-            lengths = self._rows.forest.lengths[repeated]
-            for nodes in np.split(repeated, np.flatnonzero(np.diff(np.cumsum(lengths) // _STEP)) + 1):
-                sizes = self._rows.forest.lengths[nodes]
-                totals = trie.weights[ranges(self._rows.token_starts[nodes], sizes)]
-                self._marks[ranges(self._row_bases[nodes], sizes)[totals != 0]] |= _TRAINED
+        negative = any((self._supervision.weights[span] < 0).any() for span in spans(len(self._supervision.weights)))
+        if not negative and not self._pieces.num_dropped_examples:
+            for span in spans(len(self._repeats)):
+                repeated = np.flatnonzero(self._repeats[span]) + span.start
+                lengths = self._rows.forest.lengths[repeated]
+                for nodes in np.split(repeated, np.flatnonzero(np.diff(np.cumsum(lengths) // _STEP)) + 1):
+                    sizes = self._rows.forest.lengths[nodes]
+                    totals = trie.weights[ranges(self._rows.token_starts[nodes], sizes)]
+                    self._marks[ranges(self._row_bases[nodes], sizes)[totals != 0]] |= _TRAINED
             return
         step = max(1, _STEP * self.num_windows // max(1, int(self._placement.ends.sum())))
         for first in range(0, self.num_windows, step):
@@ -281,10 +292,53 @@ class MergedWindows:
             self._marks[rows[weights[at] != 0]] |= _TRAINED
 
 
-def _piece_windows(placement: Placement, pieces: Pieces, rows: RowForest) -> Int64Array:
+def _piece_windows(placement: Placement, pieces: Pieces, rows: RowForest, zeros: Zeros) -> Int64Array:
     """Return the lowest-numbered window that holds the last row of each piece, -1 where nothing is left."""
-    whole = placement.ends == rows.forest.lengths[placement.nodes]
-    first = np.full(len(rows.forest.parents), -1, dtype=np.int64)
-    # Where an index repeats, the last assignment stays: the lowest window, taken backwards.
-    first[placement.nodes[whole][::-1]] = placement.windows[whole][::-1]
-    return np.where(pieces.nodes >= 0, first[pieces.nodes], -1) if len(first) else pieces.nodes.copy()
+    first = zeros(len(rows.forest.parents), np.int64)
+    first[:] = -1
+    for span in reversed(list(spans(len(placement.nodes)))):
+        nodes, windows = placement.nodes[span][::-1], placement.windows[span][::-1]
+        whole = placement.ends[span][::-1] == rows.forest.lengths[nodes]
+        # Where an index repeats, the last assignment stays: the lowest window, taken backwards.
+        first[nodes[whole]] = windows[whole]
+    found = zeros(len(pieces.nodes), np.int64)
+    for span in spans(len(found)):
+        ends = pieces.nodes[span]
+        found[span] = np.where(ends >= 0, first[ends], -1) if len(first) else ends
+    return found
+
+
+def _by_window(
+    piece_windows: Int64Array, nodes: Int64Array, numbers: Int64Array, zeros: Zeros
+) -> tuple[Int64Array, Int64Array]:
+    """Return the pieces in windows, by window, node and number, and where those of each window begin."""
+    placed = select(len(nodes), lambda span: piece_windows[span] >= 0, zeros)
+    windows = zeros(len(placed), np.int64)
+    for span in spans(len(placed)):
+        windows[span] = piece_windows[placed[span]]
+    # Two sorts, of which only one order is in memory at a time.
+    order = np.argsort(windows, kind="stable")
+    found = zeros(len(placed), np.int64)
+    for span in spans(len(placed)):
+        found[span] = placed[order[span]]
+        windows[span] = piece_windows[found[span]]
+    del order
+    bounds = np.searchsorted(windows, numbers)
+    cuts = np.flatnonzero(np.diff(bounds[:-1] // _PIECES)) + 1
+    for first, last in pairwise([0, *cuts.tolist(), len(numbers) - 1]):  # windows, some pieces at a time
+        inside = slice(int(bounds[first]), int(bounds[last]))
+        own = found[inside]
+        found[inside] = own[np.lexsort((nodes[own], windows[inside]))]
+    return found, bounds
+
+
+def _are_repeated(placement: Placement, num_nodes: int, zeros: Zeros) -> npt.NDArray[np.bool_]:
+    """Return which nodes stand in several windows."""
+    seen, repeated = zeros(num_nodes, np.bool_), zeros(num_nodes, np.bool_)
+    for span in spans(len(placement.nodes)):
+        nodes = np.sort(placement.nodes[span])
+        several = nodes[1:][nodes[1:] == nodes[:-1]]
+        repeated[nodes[seen[nodes]]] = True
+        repeated[several] = True
+        seen[nodes] = True
+    return repeated

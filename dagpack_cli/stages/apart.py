@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from dagpack_cli.comparison import Costs, placement_costs
 from dagpack_cli.manifest import PackOptions, TrieOptions
+from dagpack_cli.memory import Zeros
 from dagpack_cli.packing import Forest, bundle_leaves, place_leaves
 from dagpack_cli.packing.pieces import ExampleEnds, Pieces, RowForest, cut_forest
 from dagpack_cli.profile import min_shared_costs
@@ -61,7 +64,7 @@ def cut_rows(
 
 
 def estimate_min_shared(
-    trie: Trie, ends: ExampleEnds, merged: TrieOptions, options: PackOptions, engine: Engine
+    trie: Trie, ends: ExampleEnds, merged: TrieOptions, options: PackOptions, engine: Engine, zeros: Zeros = np.zeros
 ) -> list[dict[str, Any]]:
     """Return what the trie's own ``--min-shared`` and larger ones would give, each by the same cheap rule.
 
@@ -76,13 +79,14 @@ def estimate_min_shared(
         merged: the options the trie was merged with.
         options: of the packing.
         engine: never changes the result.
+        zeros: makes the arrays with an entry a node.
 
     Time: one `cut_forest` and one `bundle_leaves` for each N that leaves more apart than the one before.
     """
     own = merged.min_shared
     numbers = [own, *(number for number in COMPARED if number > own)]
     found: list[dict[str, Any]] = []
-    for number, trees, rows, edges in min_shared_costs(trie, numbers):
+    for number, trees, rows, edges in min_shared_costs(trie, numbers, zeros):
         alone = {"trees": trees, "rows": rows, "attention_edges": edges}
         if found and found[-1]["trie"]["trees"] == trees:  # each prefix left apart is a tree more: nothing changed
             packed = found[-1]["packed"]

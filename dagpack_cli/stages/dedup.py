@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,10 @@ from dagpack_cli.examples import Examples, Segment, load_examples
 from dagpack_cli.failpoints import step
 from dagpack_cli.lints import sharing_stops
 from dagpack_cli.manifest import IngestOptions, InputEntry, Manifest, TrieOptions, fingerprint, parse_options
+from dagpack_cli.memory import Scratch, Zeros, give_back, scratch_limit, select, spans
 from dagpack_cli.partitions import PARTITIONS, assign_partitions
 from dagpack_cli.profile import rows_also_in, trie_profile
-from dagpack_cli.provenance import EMPTY, KEPT, SINGLE_TOKEN, STATUSES, UNTRAINED, provenance_table, write_provenance
+from dagpack_cli.provenance import EMPTY, KEPT, SINGLE_TOKEN, STATUSES, UNTRAINED, write_provenance
 from dagpack_cli.stages.cache import ReadSource, source_symbols
 from dagpack_cli.stages.partition_trie import write_trie
 from dagpack_cli.stages.receipts import Listener, read_receipt, write_receipt
@@ -102,7 +103,7 @@ def dedup_sources(
         sources: all inputs, read, in canonical order.
         options: of the trie.
         engine: never changes the result.
-        memory: bytes that a sort may hold at a time; never changes it either.
+        memory: bytes that the build may hold; never changes it either.
         workers: threads that sort; nor do they.
         listener: hears notes.
 
@@ -117,7 +118,8 @@ def dedup_sources(
     partial = staged / f"trie-{trie_fingerprint[:12]}.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    examples, tokenizer = _load(sources, spec, options)
+    zeros = Scratch(partial, scratch_limit(memory)).zeros
+    examples, tokenizer = _load(sources, spec, options, zeros)
     root, vocab_size = _virtual_root(tokenizer, options, examples)
     with step("tokenizer-write"):
         tokenizer.save(partial / "tokenizer")
@@ -126,49 +128,65 @@ def dedup_sources(
             (partial / "tokenizer" / file).write_text(source, encoding="utf-8")
     first_target = 1 if root is None else 0
     given = examples
-    never = _statuses(given, first_target) == _UNTRAINED
-    examples = given.with_runs(settle_claims(given.keys, given.run_owners))
-    statuses = _statuses(examples, first_target)
+    statuses = _statuses(given, first_target)
+    never = statuses == _UNTRAINED
+    if given.has_keys:
+        examples = given.with_runs(settle_claims(given.keys, given.run_owners))
+        statuses = _statuses(examples, first_target)
     repeated = int(np.count_nonzero((statuses == _UNTRAINED) & ~never))
     reading = _reading(spec, sources) | {"untrained": int(np.count_nonzero(never)), "repeated": repeated}
     parts = np.zeros(examples.num_examples, dtype=np.int8)
     if options.val_fraction:
-        groups, families = (column.to_pylist() for column in (given.meta.column("group"), given.families))
         parts = assign_partitions(
             examples.sequences,
             examples.runs,
             examples.run_offsets,
-            join_families(given.keys, given.run_owners, groups, families),
+            _groups(given),
             first_target=first_target,
             val_fraction=options.val_fraction,
             seed=options.seed,
         )
-    end_nodes = np.full(examples.num_examples, -1, dtype=np.int64)
+    end_nodes = zeros(examples.num_examples, np.int64)
+    end_nodes[:] = -1
     symbols = list(tokenizer.symbols) if isinstance(tokenizer, Symbols) else None
     profiles: dict[str, Any] = {}
     tries: dict[str, Trie] = {}
     for number, name in enumerate(PARTITIONS):
-        chosen = np.flatnonzero((parts == number) & (statuses == _KEPT))
+        chosen = select(
+            examples.num_examples,
+            lambda span, number=number: (parts[span] == number) & (statuses[span] == _KEPT),  # type: ignore[misc]
+            zeros,
+        )
         if name == "train" or options.val_fraction:  # empty or not: its examples are in the ledger
             folder = partial / "trie" / name
             with step("trie-write"):
-                end_nodes[chosen], conflicts = write_trie(
-                    examples, chosen, root, options, symbols, folder, engine=engine, memory=memory, workers=workers
+                conflicts = write_trie(
+                    examples,
+                    chosen,
+                    root,
+                    options,
+                    symbols,
+                    folder,
+                    end_nodes,
+                    engine=engine,
+                    memory=memory,
+                    workers=workers,
+                    zeros=zeros,
                 )
+            give_back()
             _report_conflicts(conflicts, options, listener)
             trie = open_trie(folder)
-            profiles[name] = trie_profile(trie, tokenizer.decode) | {"markov_conflicts": conflicts}
+            profiles[name] = trie_profile(trie, tokenizer.decode, zeros=zeros) | {"markov_conflicts": conflicts}
             if tokenizer.kind in ("bytes", "huggingface"):
-                profiles[name]["sharing_stops"] = sharing_stops(trie, tokenizer.decode)
+                profiles[name]["sharing_stops"] = sharing_stops(trie, tokenizer.decode, zeros=zeros)
             tries[name] = trie
         listener.progress("dedup", number + 1, len(PARTITIONS))
     # Of several trees that start alike, a path does not say in which one to look for it.
     if "val" in tries and options.merge == "prefix" and options.min_shared == 1:
         profiles["val"]["supervised_rows"] = int(np.count_nonzero(tries["val"].weights))
         profiles["val"]["supervised_rows_also_in_train"] = rows_also_in(tries["val"], tries["train"])
-    table = provenance_table(examples, parts, PARTITIONS, statuses, end_nodes)
     with step("provenance-write"):
-        write_provenance(partial / "examples.parquet", table, {})
+        write_provenance(partial / "examples.parquet", examples, parts, PARTITIONS, statuses, end_nodes)
     identity = tokenizer.identity() | {"vocab_size": vocab_size, "virtual_root": root}
     if spec["chat_template"] is not None:
         identity["chat_template"] = spec["chat_template"]
@@ -193,17 +211,31 @@ def dedup_sources(
 
 def _statuses(examples: Examples, first_target: int) -> npt.NDArray[np.int8]:
     """Return what becomes of every example before the trie, as an index into `STATUSES`: shape (num_examples,)."""
-    lengths = examples.sequences.lengths
-    pairs = np.maximum(lengths - first_target, 0)
-    trains = np.zeros(examples.num_examples, dtype=np.bool_)
-    trains[examples.run_owners[examples.runs[:, 1] > first_target]] = True
-    statuses = np.where(examples.chats & ~trains, _UNTRAINED, _KEPT)
-    statuses[pairs == 0] = STATUSES.index(SINGLE_TOKEN)
-    statuses[lengths == 0] = STATUSES.index(EMPTY)
+    statuses = np.empty(examples.num_examples, dtype=np.int8)
+    for span in spans(examples.num_examples):
+        lengths = examples.sequences.lengths[span]
+        bounds = examples.run_offsets[span.start : span.stop + 1]
+        owners = np.repeat(np.arange(len(lengths)), np.diff(bounds))
+        trains = np.zeros(len(lengths), dtype=np.bool_)
+        trains[owners[examples.runs[bounds[0] : bounds[-1], 1] > first_target]] = True
+        found = np.where(examples.chats[span] & ~trains, _UNTRAINED, _KEPT)
+        found[lengths <= first_target] = STATUSES.index(SINGLE_TOKEN)
+        found[lengths == 0] = STATUSES.index(EMPTY)
+        statuses[span] = found
     return statuses
 
 
-def _load(sources: Sequence[ReadSource], spec: dict[str, Any], options: TrieOptions) -> tuple[Examples, Tokenizer]:
+def _groups(examples: Examples) -> Iterable[str | None]:
+    """Return the group of every example, the same for all that the key of a message, a group or a family connects."""
+    groups, families = examples.names("group"), examples.names("family")
+    if not examples.has_keys and not any(family is not None for family in families):
+        return groups
+    return join_families(examples.keys, examples.run_owners, list(groups), list(examples.names("family")))
+
+
+def _load(
+    sources: Sequence[ReadSource], spec: dict[str, Any], options: TrieOptions, zeros: Zeros
+) -> tuple[Examples, Tokenizer]:
     name, bos, eos = spec["tokenizer"]
     if name != "symbols":
         tokenizer = load_tokenizer(name, bos=bos, eos=eos)
@@ -214,7 +246,7 @@ def _load(sources: Sequence[ReadSource], spec: dict[str, Any], options: TrieOpti
                 "game transitions or given ids, whose next step depends on the state alone",
                 hint="leave --merge out: equal prefixes are merged",
             )
-        return load_examples([_segment(source) for source in sources]), tokenizer
+        return load_examples([_segment(source) for source in sources], zeros), tokenizer
     if options.merge == "state" and spec["options"]["predict"] == "action":
         raise UsageError(
             "--merge state",
@@ -224,7 +256,7 @@ def _load(sources: Sequence[ReadSource], spec: dict[str, Any], options: TrieOpti
         )
     symbols, remaps = merge_symbols(source_symbols(sources))
     segments = [_segment(source, remap) for source, remap in zip(sources, remaps, strict=True)]
-    return load_examples(segments), Symbols(symbols, virtual_root=options.virtual_root == "auto")
+    return load_examples(segments, zeros), Symbols(symbols, virtual_root=options.virtual_root == "auto")
 
 
 def _segment(source: ReadSource, remap: npt.NDArray[np.int32] | None = None) -> Segment:

@@ -12,10 +12,12 @@ from dagpack_cli.errors import NoInputError
 from dagpack_cli.manifest import (
     PackOptions,
 )
+from dagpack_cli.memory import spans
 from dagpack_cli.packing import Bound
 from dagpack_cli.packing.pieces import ExampleEnds, piece_lengths
+from dagpack_cli.partitions import PARTITIONS
 from dagpack_cli.profile import layout_baselines
-from dagpack_cli.provenance import EMPTY, SINGLE_TOKEN, STATUSES, UNTRAINED, status_codes
+from dagpack_cli.provenance import EMPTY, SINGLE_TOKEN, STATUSES, UNTRAINED
 from dagpack_cli.shards.files import ShardReport
 from dagpack_cli.stages.dedup import TrieInfo
 from dagpack_cli.stages.plan import Partition, Planned
@@ -36,31 +38,38 @@ Int64Array = npt.NDArray[np.int64]
 
 def partition_ledger(partition: Partition, planned: Planned, report: ShardReport, info: TrieInfo) -> dict[str, Any]:
     """Return what came in and where it is; a ledger that does not balance is a bug."""
-    rows = partition.rows_of_table
-    statuses = status_codes(partition.table)[rows]
-    lengths = np.asarray(partition.table.column("num_tokens"), dtype=np.int64)[rows]
+    number = PARTITIONS.index(partition.name)
     root = 0 if info.virtual_root is None else 1
-    pairs = np.maximum(lengths - 1 + np.where(lengths > 0, root, 0), 0)
-    untrained = statuses == STATUSES.index(UNTRAINED)
+    examples = np.zeros(len(STATUSES), dtype=np.int64)
+    tokens = all_pairs = untrained_pairs = 0
+    for span in spans(len(partition.lengths)):
+        mine = partition.partitions[span] == number
+        statuses, lengths = partition.statuses[span][mine], partition.lengths[span][mine]
+        pairs = np.maximum(lengths - 1 + np.where(lengths > 0, root, 0), 0)
+        examples += np.bincount(statuses, minlength=len(STATUSES))
+        tokens += int(lengths.sum())
+        all_pairs += int(pairs.sum())
+        untrained_pairs += int(pairs[statuses == STATUSES.index(UNTRAINED)].sum())
+    by_status = dict(zip(STATUSES, examples.tolist(), strict=True))
     pieces = planned.pieces
     dropped_examples = pieces.num_dropped_examples
     state = info.trie.merge == "state"
     result = {
         "examples": {
-            "in": len(rows),
+            "in": sum(by_status.values()),
             "kept": len(partition.chosen) - dropped_examples,
-            "empty": int(np.count_nonzero(statuses == STATUSES.index(EMPTY))),
-            "single_token": int(np.count_nonzero(statuses == STATUSES.index(SINGLE_TOKEN))),
-            "dropped": dropped_examples + int(np.count_nonzero(untrained)),
+            "empty": by_status[EMPTY],
+            "single_token": by_status[SINGLE_TOKEN],
+            "dropped": dropped_examples + by_status[UNTRAINED],
         },
         "pairs": {
-            "in": int(pairs.sum()),
+            "in": all_pairs,
             "in_windows": report.counts,
             "pruned": planned.removed if state else pieces.num_pruned,
             "truncated": planned.truncated if state else pieces.num_truncated,
-            "dropped": pieces.num_dropped + int(pairs[untrained].sum()),
+            "dropped": pieces.num_dropped + untrained_pairs,
         },
-        "tokens_in": int(lengths.sum()),
+        "tokens_in": tokens,
         "merged": report.counts - report.owned,
     }
     check_balance(result)

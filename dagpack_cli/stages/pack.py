@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,9 @@ from dagpack_cli.manifest import (
     fingerprint,
     library_versions,
 )
-from dagpack_cli.memory import Scratch
+from dagpack_cli.memory import Scratch, Zeros, give_back, scratch_limit, select, spans
 from dagpack_cli.partitions import PARTITIONS
-from dagpack_cli.provenance import DROPPED, KEPT, STATUSES, read_provenance, rewrite_provenance, status_codes
+from dagpack_cli.provenance import DROPPED, KEPT, STATUSES, ExampleColumns, read_columns, rewrite_provenance
 from dagpack_cli.shards import (
     windows_per_file,
     write_shards,
@@ -30,7 +31,6 @@ from dagpack_cli.shards import (
 from dagpack_cli.stages.dedup import TrieInfo
 from dagpack_cli.stages.ledger import check_trains, packing_summary, partition_ledger, total_ledger
 from dagpack_cli.stages.plan import (
-    PLANNED_COLUMNS,
     Partition,
     Planned,
     check_lengths,
@@ -74,7 +74,7 @@ def pack_trie(
         staged: the folder to write; what is in it is removed first.
         link: whether the trie's files may be hard links to the source's, which is then removed.
         engine: never changes the result.
-        memory: bytes that the build may hold; arrays with an entry a row beyond an eighth of it are kept in files.
+        memory: bytes that the build may hold; larger arrays than `scratch_limit` are kept in files.
         workers: threads that write; they never change it either.
         listener: hears progress and notes.
 
@@ -84,13 +84,18 @@ def pack_trie(
         UsageError: options that do not fit one another or the trie.
     """
     build_fingerprint, versions = pack_fingerprint(info, options)
-    table = read_provenance(source / "examples.parquet", PLANNED_COLUMNS)
-    partitions = [load_partition(name, source, info, table) for name in PARTITIONS if (source / "trie" / name).is_dir()]
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(parents=True)
+    scratch = Scratch(staged, scratch_limit(memory))
+    columns = read_columns(source / "examples.parquet", PARTITIONS, scratch.zeros)
+    partitions = [
+        load_partition(name, source, info, columns, scratch.zeros)
+        for name in PARTITIONS
+        if (source / "trie" / name).is_dir()
+    ]
     check_options(info, options, partitions)
     for partition in partitions:
         check_lengths(partition, info, options)
-    shutil.rmtree(staged, ignore_errors=True)
-    staged.mkdir(parents=True)
     for name in ("trie", "tokenizer"):
         with step("trie-link"):
             shutil.copytree(source / name, staged / name, copy_function=_link_or_copy if link else shutil.copyfile)
@@ -103,13 +108,14 @@ def pack_trie(
     }
     ledger: dict[str, Any] = {}
     packing: dict[str, Any] = {}
-    provenance = _Provenance(table)
-    scratch = Scratch(staged, memory // 8)
-    num_partitions, num_examples = len(partitions), table.num_rows
-    del table
+    provenance = _Provenance(columns, scratch.zeros)
+    num_examples = columns.num_examples
+    del columns
+    give_back()
     while partitions:
         partition = partitions.pop(0)  # so that what is known of one is let go before the next
-        planned = plan_windows(partition, info, options, engine, scratch.zeros)
+        planned = plan_windows(partition, info, options, engine, scratch)
+        give_back()
         with step("shards-write"):
             report = write_shards(
                 staged / "shards",
@@ -120,13 +126,14 @@ def pack_trie(
                 metadata=metadata | {"dagpack.partition": partition.name},
                 compression_level=options.compression_level,
                 workers=workers,
-                progress=lambda _: None,
+                progress=_told(partition.name, planned.windows.num_windows, listener),
             )
-        listener.progress("pack", len(packing) + 1, num_partitions)
+        give_back()
         provenance.add(partition, planned)
         ledger[partition.name] = partition_ledger(partition, planned, report, info)
         packing[partition.name] = packing_summary(partition, planned, report, options, engine)
         del partition, planned
+        give_back()
     ledger["total"] = total_ledger(ledger, info)
     ledger["reading"] = info.reading
     check_trains(packing, ledger, info, options.on_long)
@@ -137,7 +144,9 @@ def pack_trie(
             provenance.windows(),
             provenance.statuses(),
             metadata,
+            scratch.zeros,
         )
+    give_back()
     rows = {f"shards/{path.name}": 0 for path in (staged / "shards").glob("*")}
     manifest = Manifest(
         fingerprint=build_fingerprint,
@@ -157,6 +166,20 @@ def pack_trie(
     with step("manifest-write"):
         (staged / "manifest.json").write_bytes(manifest.to_bytes())
     return manifest
+
+
+def _told(partition: str, num_windows: int, listener: Listener) -> Callable[[int], None]:
+    """Return what tells of windows of a partition that have been written; that none has been is told at once."""
+    stage = "pack" if partition == "train" else f"pack {partition}"
+    done = 0
+
+    def tell(more: int) -> None:
+        nonlocal done
+        done += more
+        listener.progress(stage, done, num_windows)
+
+    tell(0)
+    return tell
 
 
 def _link_or_copy(source: str, target: str) -> None:
@@ -181,30 +204,47 @@ def _row_counts(
 class _Provenance:
     """Collects, partition by partition, which windows each example is in and what was dropped."""
 
-    def __init__(self, table: Any) -> None:
-        self._statuses = status_codes(table)
+    def __init__(self, columns: ExampleColumns, zeros: Zeros) -> None:
+        self._zeros = zeros
+        self._statuses = columns.statuses.copy()
         self._statuses[self._statuses == STATUSES.index(DROPPED)] = STATUSES.index(KEPT)
-        self._num = table.num_rows
-        self._examples: list[Int64Array] = []
-        self._windows: list[Int64Array] = []
+        self._sizes = zeros(columns.num_examples, np.int32)  # windows of each
+        self._placed: list[tuple[Int64Array, npt.NDArray[np.int32]]] = []
 
     def add(self, partition: Partition, planned: Planned) -> None:
         """Take in one partition."""
         pieces, windows = planned.pieces, planned.windows.piece_windows
-        placed = windows >= 0
-        self._examples.append(partition.chosen[pieces.examples[placed]])
-        self._windows.append(windows[placed])
+        placed = select(len(windows), lambda span: windows[span] >= 0, self._zeros)
+        examples, numbers = self._zeros(len(placed), np.int64), self._zeros(len(placed), np.int32)
+        for span in spans(len(placed)):
+            examples[span] = partition.chosen[pieces.examples[placed[span]]]
+            numbers[span] = windows[placed[span]]
+            np.add.at(self._sizes, examples[span], 1)
+        self._placed.append((examples, numbers))
         if pieces.num_dropped_examples:
-            gone = np.setdiff1d(np.arange(len(partition.chosen)), pieces.examples)
-            self._statuses[partition.chosen[gone]] = STATUSES.index(DROPPED)
+            kept = np.zeros(len(partition.chosen), dtype=np.bool_)
+            for span in spans(len(pieces.examples)):
+                kept[pieces.examples[span]] = True
+            for span in spans(len(kept)):
+                self._statuses[partition.chosen[span][~kept[span]]] = STATUSES.index(DROPPED)
 
-    def windows(self) -> tuple[Int64Array, Int64Array]:
+    def windows(self) -> tuple[Int64Array, npt.NDArray[np.int32]]:
         """Return offsets and window numbers of every example."""
-        examples = np.concatenate(self._examples) if self._examples else np.zeros(0, dtype=np.int64)
-        windows = np.concatenate(self._windows) if self._windows else np.zeros(0, dtype=np.int64)
-        order = np.argsort(examples, kind="stable")
-        sizes = np.bincount(examples, minlength=self._num)
-        return np.concatenate(([0], np.cumsum(sizes))), windows[order]
+        offsets = self._zeros(len(self._sizes) + 1, np.int64)
+        for span in spans(len(self._sizes)):
+            offsets[span.start + 1 : span.stop + 1] = offsets[span.start] + np.cumsum(self._sizes[span])
+        found = self._zeros(int(offsets[-1]), np.int32)
+        for examples, windows in self._placed:  # an example is in one partition, its pieces one after the other
+            last, number = -1, 0
+            for span in spans(len(examples)):
+                block = examples[span]
+                heads = np.flatnonzero(np.diff(block, prepend=-1) != 0)
+                places = np.arange(len(block)) - np.repeat(heads, np.diff(heads, append=len(block)))
+                if block[0] == last:  # the range before cuts it
+                    places[: int(heads[1]) if len(heads) > 1 else len(block)] += number
+                found[offsets[block] + places] = windows[span]
+                last, number = int(block[-1]), int(places[-1]) + 1
+        return offsets, found
 
     def statuses(self) -> npt.NDArray[np.int8]:
         """Return what became of every example, as an index into `STATUSES`."""

@@ -11,11 +11,13 @@ import numpy.typing as npt
 
 from dagpack_cli.examples import Examples
 from dagpack_cli.manifest import TrieOptions
+from dagpack_cli.memory import Zeros, give_back, spans
 from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.tokenizing import shown_symbol
 from dagpack_cli.trie import (
     SEQUENCE_BYTES,
     Engine,
+    Nodes,
     Transitions,
     build_nodes,
     check_weights,
@@ -39,12 +41,14 @@ def write_trie(
     options: TrieOptions,
     symbols: list[bytes] | None,
     directory: Path,
+    end_nodes: Int64Array,
     *,
     engine: Engine,
     memory: int,
     workers: int,
-) -> tuple[Int64Array, list[Any]]:
-    """Write the trie of some examples with its weights; return their end nodes, and Markov conflicts.
+    zeros: Zeros,
+) -> list[Any]:
+    """Write the trie of some examples with its weights; fill in their end nodes, and return Markov conflicts.
 
     Args:
         examples: of the corpus.
@@ -54,21 +58,22 @@ def write_trie(
         symbols: of the vocabulary, where tokens are symbols: (state, action) pairs with several next
             states are looked for. Then, and under merge ``state``, the tokens are in memory.
         directory: of the trie, which is created.
+        end_nodes: shape (num_examples,), int64; those of the chosen are set, but not under merge ``state``.
         engine: never changes the result.
-        memory: bytes that the sort may hold at a time.
+        memory: bytes that the build may hold; half of them the sort.
         workers: threads that sort.
-
-    Returns:
-        end nodes of shape (n,), int64, -1 under merge ``state``; and the conflicts.
+        zeros: makes the arrays with an entry an example or a node.
     """
-    sequences = examples.sequences.take(chosen)
+    whole = len(chosen) == examples.num_examples
+    sequences = examples.sequences if whole else examples.sequences.take(chosen, zeros)
     shift = 0 if root is None else 1
-    supervision = gather_supervision(examples.runs, examples.run_offsets, examples.weights, chosen, shift)
-    lengths = sequences.lengths + shift
-    ones = np.ones(len(chosen), dtype=np.int64)
     conflicts: list[Any] = []
     if options.merge == "state" or symbols is not None:
+        supervision = gather_supervision(
+            examples.runs, examples.run_offsets, examples.weights, chosen, shift, zeros=zeros
+        )
         transitions = _transitions(examples, chosen, root, supervision)
+        del supervision
         if symbols is not None:
             conflicts = [
                 [shown_symbol(state), action, [shown_symbol(outcome) for outcome in outcomes]]
@@ -76,25 +81,56 @@ def write_trie(
             ]
         if options.merge == "state":
             save_trie(merge_states(transitions), directory)
-            return np.full(len(chosen), -1, dtype=np.int64), conflicts
-    chunk = max(memory // (SEQUENCE_BYTES * workers), 1)
+            return conflicts
+    chunk = max(memory // (2 * SEQUENCE_BYTES * workers), 1)
     nodes, ends = build_nodes(
-        sequences, root=root, min_shared=options.min_shared, engine=engine, chunk=chunk, workers=workers
-    )
-    order = np.argsort(ends, kind="stable")
-    runs, run_offsets = supervision.clip(order, ones, lengths[order])
-    starts = nodes.depths.astype(np.int64)
-    sums = sweep_blocks(
-        starts,
-        starts + np.diff(nodes.offsets),
-        ends[order],
-        runs,
-        run_offsets,
-        supervision.weights[order],
+        sequences,
+        root=root,
+        min_shared=options.min_shared,
         engine=engine,
+        chunk=chunk,
+        workers=workers,
+        zeros=zeros,
+    )
+    give_back()
+    for span in spans(len(chosen)):
+        end_nodes[chosen[span]] = ends[span]
+    # An example trains up to its end, so its runs need no clipping but that of target 0, which is no pair.
+    order = nodes.order
+    for span in spans(len(order)):
+        order[span] = chosen[order[span]]  # numbers among all examples from here on
+    supervision = gather_supervision(
+        examples.runs, examples.run_offsets, examples.weights, order, shift, first=1, zeros=zeros
+    )
+    del sequences
+    sums = sweep_blocks(
+        nodes.depths,
+        _stops(nodes, zeros),
+        _gathered(end_nodes, order, zeros),
+        supervision.runs,
+        supervision.run_offsets,
+        supervision.weights,
+        engine=engine,
+        zeros=zeros,
     )
     save_nodes(nodes, _checked(sums), directory)
-    return ends, conflicts
+    return conflicts
+
+
+def _stops(nodes: Nodes, zeros: Zeros) -> Int64Array:
+    """Return the depth behind every node's last token."""
+    stops = zeros(len(nodes.parents), np.int64)
+    for span in spans(len(stops)):
+        stops[span] = nodes.depths[span] + np.diff(nodes.offsets[span.start : span.stop + 1])
+    return stops
+
+
+def _gathered(values: npt.NDArray[Any], index: Int64Array, zeros: Zeros) -> npt.NDArray[Any]:
+    """Return ``values[index]``."""
+    found = zeros(len(index), values.dtype)
+    for span in spans(len(index)):
+        found[span] = values[index[span]]
+    return found
 
 
 def _checked(blocks: Iterator[tuple[int, npt.NDArray[np.float32]]]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
@@ -127,9 +163,39 @@ def gather_supervision(
     weights: npt.NDArray[np.float64],
     chosen: Int64Array,
     shift: int,
+    *,
+    first: int = 0,
+    zeros: Zeros = np.zeros,
 ) -> Supervision:
-    """Return the supervision of some examples, by depth in the trie: a virtual root shifts it by one."""
-    sizes = np.diff(run_offsets)[chosen]
-    offsets = np.concatenate(([0], np.cumsum(sizes)))
-    index = np.arange(int(offsets[-1])) + np.repeat(run_offsets[:-1][chosen] - offsets[:-1], sizes)
-    return Supervision.of(runs[index].astype(np.int64) + shift, offsets, weights[chosen])
+    """Return the supervision of some examples, by depth in the trie: a virtual root shifts it by one.
+
+    Args:
+        runs: shape (num_runs, 2), int32; supervised ranges of examples' own tokens.
+        run_offsets: shape (num_examples + 1,), int64, into ``runs``.
+        weights: shape (num_examples,), float64; an example of weight 0 has no runs.
+        chosen: shape (n,), int64; the examples, in any order.
+        shift: tokens that stand before an example in the trie.
+        first: the first target that is told of; runs are cut there.
+        zeros: makes the arrays with an entry an example or a run.
+    """
+    offsets = zeros(len(chosen) + 1, np.int64)
+    for span in spans(len(chosen)):
+        sizes = np.where(weights[chosen[span]] != 0, run_offsets[chosen[span] + 1] - run_offsets[chosen[span]], 0)
+        offsets[span.start + 1 : span.stop + 1] = offsets[span.start] + np.cumsum(sizes)
+    found, own_weights = zeros((int(offsets[-1]), 2), np.int64), zeros(len(chosen), np.float64)
+    done = low = 0
+    for span in spans(len(chosen)):
+        own_weights[span] = weights[chosen[span]]
+        bounds = offsets[span.start : span.stop + 1].copy()
+        bounds[0], low = low, bounds[-1]  # what stands there has been cut by now
+        sizes = np.diff(bounds)
+        index = np.arange(int(sizes.sum())) + np.repeat(run_offsets[chosen[span]] - bounds[:-1] + bounds[0], sizes)
+        block = runs[index].astype(np.int64) + shift
+        if first:
+            owners = np.repeat(np.arange(len(sizes)), sizes)[block[:, 1] > first]
+            block = np.maximum(block[block[:, 1] > first], first)
+            sizes = np.bincount(owners, minlength=len(sizes))
+        found[done : done + len(block)] = block
+        offsets[span.start + 1 : span.stop + 1] = done + np.cumsum(sizes)
+        done += len(block)
+    return Supervision(runs=found[:done], run_offsets=offsets, weights=own_weights)

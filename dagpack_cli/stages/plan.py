@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from dagpack_cli.manifest import (
     Manifest,
     PackOptions,
 )
+from dagpack_cli.memory import Scratch, Zeros, give_back, select, spans
 from dagpack_cli.packing import (
     Bound,
     Cost,
@@ -31,11 +32,11 @@ from dagpack_cli.packing import (
     walk_forest,
 )
 from dagpack_cli.packing.pieces import ExampleEnds, Pieces, RowForest, cut_examples
-from dagpack_cli.provenance import DROPPED, KEPT, equals, read_provenance, supervised_runs
+from dagpack_cli.partitions import PARTITIONS
+from dagpack_cli.provenance import DROPPED, KEPT, STATUSES, ExampleColumns, columns_of, read_provenance
 from dagpack_cli.shards import (
     MergedWindows,
     UnmergedWindows,
-    Zeros,
     row_totals,
     state_totals,
 )
@@ -45,7 +46,6 @@ from dagpack_cli.stages.partition_trie import gather_supervision
 from dagpack_cli.trie import Engine, Trie, open_trie
 
 __all__ = [
-    "PLANNED_COLUMNS",
     "Partition",
     "Placed",
     "Planned",
@@ -58,9 +58,8 @@ __all__ = [
 ]
 
 Int64Array = npt.NDArray[np.int64]
+Table = TypeVar("Table", RowForest, Pieces, Placement)
 
-PLANNED_COLUMNS = ("partition", "status", "num_tokens", "end_node", "weight", "supervised_runs")
-"""What of the provenance planning looks at."""
 _LONGEST_ADVISED = 1 << 20  # no model is trained on longer windows
 
 
@@ -70,10 +69,11 @@ class Partition:
 
     name: str
     trie: Trie
-    rows_of_table: Int64Array  # of all its examples
-    chosen: Int64Array  # of those in the trie
+    chosen: Int64Array  # of its examples, those in the trie
     ends: ExampleEnds
-    table: Any  # at least `PLANNED_COLUMNS` of the provenance
+    partitions: npt.NDArray[np.int8]  # of the examples of all partitions, as are the two that follow
+    statuses: npt.NDArray[np.int8]
+    lengths: Int64Array
     source: Path  # where trie and provenance are
 
 
@@ -116,20 +116,36 @@ class Planned:
     min_shared: list[dict[str, Any]]  # estimates for other N, see `estimate_min_shared`
 
 
-def load_partition(name: str, source: Path, info: TrieInfo, table: Any) -> Partition:
-    """Return a partition of a trie in ``source``, its examples taken from the provenance table."""
-    rows = np.flatnonzero(equals(table, "partition", name))
-    chosen = rows[equals(table, "status", KEPT, DROPPED)[rows]]
-    runs, run_offsets = supervised_runs(table)
-    shift = 0 if info.virtual_root is None else 1
-    lengths = np.asarray(table.column("num_tokens"), dtype=np.int64)
-    weights = np.asarray(table.column("weight"), dtype=np.float64)
-    ends = ExampleEnds(
-        nodes=np.asarray(table.column("end_node"), dtype=np.int64)[chosen],
-        lengths=lengths[chosen] + shift,
-        supervision=gather_supervision(runs, run_offsets, weights, chosen, shift),
+def load_partition(name: str, source: Path, info: TrieInfo, provenance: Any, zeros: Zeros = np.zeros) -> Partition:
+    """Return a partition of a trie.
+
+    Args:
+        name: of the partition.
+        source: where trie and provenance are.
+        info: of the trie.
+        provenance: of all examples: `ExampleColumns`, or a table of `read_provenance`.
+        zeros: makes the arrays with an entry an example or a run.
+    """
+    columns = provenance if isinstance(provenance, ExampleColumns) else columns_of(provenance, PARTITIONS)
+    number = PARTITIONS.index(name)
+    in_trie = [STATUSES.index(KEPT), STATUSES.index(DROPPED)]
+    chosen = select(
+        columns.num_examples,
+        lambda span: (columns.partitions[span] == number) & np.isin(columns.statuses[span], in_trie),
+        zeros,
     )
-    return Partition(name, open_trie(source / "trie" / name), rows, chosen, ends, table, source)
+    shift = 0 if info.virtual_root is None else 1
+    nodes, lengths = zeros(len(chosen), np.int64), zeros(len(chosen), np.int64)
+    for span in spans(len(chosen)):
+        nodes[span] = columns.end_nodes[chosen[span]]
+        lengths[span] = columns.lengths[chosen[span]] + shift
+    ends = ExampleEnds(
+        nodes=nodes,
+        lengths=lengths,
+        supervision=gather_supervision(columns.runs, columns.run_offsets, columns.weights, chosen, shift, zeros=zeros),
+    )
+    trie = open_trie(source / "trie" / name)
+    return Partition(name, trie, chosen, ends, columns.partitions, columns.statuses, columns.lengths, source)
 
 
 def check_options(info: TrieInfo, options: PackOptions, partitions: list[Partition]) -> None:
@@ -185,16 +201,17 @@ def check_lengths(partition: Partition, info: TrieInfo, options: PackOptions) ->
 
 
 def plan_windows(
-    partition: Partition, info: TrieInfo, options: PackOptions, engine: Engine, zeros: Zeros = np.zeros
+    partition: Partition, info: TrieInfo, options: PackOptions, engine: Engine, scratch: Scratch | None = None
 ) -> Planned:
     """Return the windows of a partition in the layout asked for, and the lower bound on them.
 
-    ``zeros`` makes arrays with an entry for every distinct row.
+    ``scratch`` keeps what has an entry an example, a node or a row; without one it is in memory.
     """
     trie, ends = partition.trie, partition.ends
+    zeros = np.zeros if scratch is None else scratch.zeros
     if options.layout in UNMERGED_LAYOUTS:
         return _plan_unmerged(trie, ends, options, engine)
-    placed = place_windows(partition, info, options, engine)
+    placed = place_windows(partition, info, options, engine, scratch=scratch)
     rows, pieces = placed.rows, placed.pieces
     state = info.trie.merge == "state"
     totals = None
@@ -222,18 +239,28 @@ def plan_windows(
         distinct,
         removed,
         truncated,
-        [] if state else estimate_min_shared(trie, ends, info.trie, options, engine),
+        [] if state else estimate_min_shared(trie, ends, info.trie, options, engine, zeros),
     )
 
 
 def place_windows(
-    partition: Partition, info: TrieInfo, options: PackOptions, engine: Engine, *, min_shared: int | None = None
+    partition: Partition,
+    info: TrieInfo,
+    options: PackOptions,
+    engine: Engine,
+    *,
+    min_shared: int | None = None,
+    scratch: Scratch | None = None,
 ) -> Placed:
     """Return what stands in which window of a merged layout, the bound, and what other packers would need.
 
-    With ``min_shared`` as if the trie had been merged with it; see `cut_rows`.
+    With ``min_shared`` as if the trie had been merged with it; see `cut_rows`. ``scratch`` keeps what the packer
+    does not look at.
     """
     rows, pieces = cut_rows(partition.trie, partition.ends, info.trie, options, min_shared=min_shared, engine=engine)
+    if scratch is not None:
+        rows, pieces = _kept(rows, scratch), _kept(pieces, scratch)
+    give_back()
     forest, size = rows.forest, options.capacity
     tried: dict[str, Cost] = {}
     if options.layout == "walk":
@@ -243,8 +270,22 @@ def place_windows(
         packed = pack_leaves(forest, size, polish=options.polish, engine=engine)
         strategy, bound, tried = packed.strategy, packed.bound, {str(name): cost for name, cost in packed.costs.items()}
         placement = place_leaves(forest, packed.leaf_windows, engine=engine)
+        del packed
+    if scratch is not None:
+        placement = _kept(placement, scratch)
+    give_back()
     others = compare_packers(forest, size, _arrival(forest, pieces), engine=engine)
+    give_back()
     return Placed(rows, pieces, placement, bound, strategy, tried, others)
+
+
+def _kept(table: Table, scratch: Scratch) -> Table:
+    """Return a table of columns with the large ones in files; the forest, which packers jump about in, stays."""
+    columns = {field.name: getattr(table, field.name) for field in fields(table)}
+    kept: dict[str, Any] = {
+        name: scratch.keep(column) for name, column in columns.items() if isinstance(column, np.ndarray)
+    }
+    return replace(table, **kept)
 
 
 def _arrival(forest: Forest, pieces: Pieces) -> Int64Array | None:

@@ -10,10 +10,10 @@ import numpy as np
 from dagpack_cli.comparison import placement_costs
 from dagpack_cli.manifest import UNMERGED_LAYOUTS, PackOptions
 from dagpack_cli.partitions import PARTITIONS
-from dagpack_cli.provenance import read_provenance
+from dagpack_cli.provenance import read_columns
 from dagpack_cli.stages.dedup import TrieInfo
 from dagpack_cli.stages.ledger import baselines_of, bound_facts
-from dagpack_cli.stages.plan import PLANNED_COLUMNS, check_options, load_partition, place_windows
+from dagpack_cli.stages.plan import check_options, load_partition, place_windows
 from dagpack_cli.trie import Engine
 
 __all__ = ["preview_packing"]
@@ -35,8 +35,10 @@ def preview_packing(
         UsageError: options that do not fit the trie.
     """
     assert options.layout not in UNMERGED_LAYOUTS
-    table = read_provenance(source / "examples.parquet", PLANNED_COLUMNS)
-    partitions = [load_partition(name, source, info, table) for name in PARTITIONS if (source / "trie" / name).is_dir()]
+    columns = read_columns(source / "examples.parquet", PARTITIONS)
+    partitions = [
+        load_partition(name, source, info, columns) for name in PARTITIONS if (source / "trie" / name).is_dir()
+    ]
     check_options(info, options, partitions)
     found = {}
     for partition in partitions:

@@ -15,7 +15,15 @@ from dagpack_cli.errors import UsageError
 if find_spec("torch") is None:
     raise UsageError("training", "torch is not installed", "torch 2.9 to 2.15", hint="pip install 'dagpack-cli[train]'")
 
-from dagpack_cli.training.loop import TrainOptions, summary, train
+from dagpack_cli.training.check import Checked, CheckOptions, check_windows, conclude, describe
+from dagpack_cli.training.huggingface import (
+    attention_mask_for,
+    choose_attention,
+    model_inputs,
+    refuse_unsupported,
+    register_segments,
+)
+from dagpack_cli.training.loop import train
 from dagpack_cli.training.loss import weighted_loss
 from dagpack_cli.training.masks import (
     allowed,
@@ -26,16 +34,38 @@ from dagpack_cli.training.masks import (
     tree_mask_mod,
 )
 from dagpack_cli.training.model import Decoder, DecoderConfig
+from dagpack_cli.training.options import TrainOptions
+from dagpack_cli.training.precision import float64_only
+from dagpack_cli.training.pretrained import LoraOptions, PretrainedOptions
 from dagpack_cli.training.reader import PackedLoader, PackedWindows, collate
+from dagpack_cli.training.reports import StepReport, TrainResult, summary
+from dagpack_cli.training.trainer import WindowCollator, WindowTrainerMixin
 
 __all__ = [
+    "CheckOptions",
+    "Checked",
     "Decoder",
     "DecoderConfig",
+    "LoraOptions",
     "PackedLoader",
     "PackedWindows",
+    "PretrainedOptions",
+    "StepReport",
     "TrainOptions",
+    "TrainResult",
+    "WindowCollator",
+    "WindowTrainerMixin",
     "allowed",
+    "attention_mask_for",
+    "check_windows",
+    "choose_attention",
     "collate",
+    "conclude",
+    "describe",
+    "float64_only",
+    "model_inputs",
+    "refuse_unsupported",
+    "register_segments",
     "subtree_ends",
     "summary",
     "train",

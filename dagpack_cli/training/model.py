@@ -50,7 +50,7 @@ class Decoder(nn.Module):
     """A decoder-only transformer over windows.
 
     ``forward(input_ids, position_ids, mask)`` gives logits of shape (batch, length, vocabulary). The
-    mask is a `BlockMask` (FlexAttention, on a GPU) or a boolean tensor (SDPA).
+    mask is a `BlockMask` (FlexAttention, on a GPU), a boolean tensor (SDPA) or an `interval_mask` (segments).
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -76,7 +76,7 @@ class Decoder(nn.Module):
         Args:
             input_ids: shape (batch, length), int64.
             position_ids: shape (batch, length), int64; the rows' depths.
-            mask: of the batch.
+            mask: of the batch; as `dagpack_cli.training.attention.mask_for` gives it.
             embeddings: shape (batch, length, width); instead of looking ``input_ids`` up.
         """
         hidden = self.embedding(input_ids) if embeddings is None else embeddings

@@ -25,6 +25,7 @@ from dagpack_cli.remote import local_output
 from dagpack_cli.shards import WindowReader
 from dagpack_cli.storage import Generation, open_current
 from dagpack_cli.training.balance import deal_step
+from dagpack_cli.trie import open_trie
 from dagpack_cli.verify import check_files
 
 __all__ = ["IGNORED_TARGET", "PackedLoader", "PackedWindows", "collate"]
@@ -92,6 +93,7 @@ class PackedWindows(Dataset[dict[str, Any]]):
         ]
         self._ends = np.cumsum([len(reader) for reader in self._readers])
         self.fingerprints = [manifest.fingerprint for manifest in manifests]
+        self.paths = paths
 
     @property
     def window_len(self) -> int:
@@ -102,6 +104,19 @@ class PackedWindows(Dataset[dict[str, Any]]):
     def vocab_size(self) -> int:
         """Number of token ids."""
         return self.manifest.vocab_size
+
+    @property
+    def num_positions(self) -> int:
+        """One more than the deepest row may have above it: the positions that a model has to know.
+
+        Read from the tries, whose paths a split or truncated one does not exceed.
+        """
+        deepest = 0
+        for path in self.paths:
+            trie = open_trie(path / "trie" / self.partition)
+            ends = trie.depths + np.diff(trie.offsets)
+            deepest = max(deepest, int(ends.max(initial=0)) - 1)
+        return min(deepest, self.manifest.pack.seq_len)
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -122,6 +137,11 @@ class PackedWindows(Dataset[dict[str, Any]]):
             DamageError: a shard is missing or damaged.
         """
         return np.concatenate([reader.attention_edges() for reader in self._readers])
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of what a window has, for trainers that ask a dataset."""
+        return list(_empty_window())
 
     def __len__(self) -> int:
         """Return the number of windows."""
@@ -336,7 +356,7 @@ class PackedLoader:
             fill=fill or several,
             costs=windows.attention_edges() if balance == "cost" and several and self.batch_size > 1 else None,
         )
-        self._loader: DataLoader[Any] = DataLoader(
+        self._loader = _EpochLoader(
             _Fetcher(windows),
             batch_sampler=self._cursor,
             collate_fn=_Collate(length),
@@ -351,14 +371,22 @@ class PackedLoader:
         """The epoch that the next batch belongs to."""
         return self._cursor.epoch
 
+    @property
+    def whole_epochs(self) -> DataLoader[Any]:
+        """The plain torch loader within, for frameworks that keep their place by themselves.
+
+        It has ``set_epoch``, gives a whole epoch each time, and an error of ours in place of a batch.
+        """
+        return self._loader
+
     def __len__(self) -> int:
         """Return the steps of a whole epoch: the same on every rank."""
-        return -(-len(self.windows) // (self.batch_size * self.world))
+        return len(self._cursor)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; nothing happens where the loader is already in it."""
         if epoch != self._cursor.epoch:
-            self._cursor.epoch, self._cursor.position = epoch, 0
+            self._cursor.set_epoch(epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield what is left of the current epoch, then stand at the start of the next."""
@@ -426,6 +454,14 @@ class _Cursor:
                 numbers += [EMPTY] * (self.batch_size - len(numbers))
             yield numbers
 
+    def __len__(self) -> int:
+        """Return the batches of a whole epoch."""
+        return -(-self.num_windows // (self.batch_size * self.world))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch."""
+        self.epoch, self.position = epoch, 0
+
     def _deal(self, step: npt.NDArray[np.int64]) -> list[int]:
         """Return this rank's windows of those of a step."""
         if self.costs is None:
@@ -440,6 +476,13 @@ class _Cursor:
         self.position += self.batch_size * self.world
         if self.position >= self.num_windows:
             self.epoch, self.position = self.epoch + 1, 0
+
+
+class _EpochLoader(DataLoader[Any]):
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch."""
+        assert isinstance(self.batch_sampler, _Cursor)
+        self.batch_sampler.set_epoch(epoch)
 
 
 class _Fetcher(Dataset[Any]):

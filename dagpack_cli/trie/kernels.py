@@ -259,18 +259,21 @@ def merge_runs(
 
 
 @_compiled
-def cut_segments(lcp: Int64Array, lengths: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Compiled twin of the loop in `dagpack_cli.trie.nodes`."""
-    num = len(lcp)
-    owners = np.full(num, -1, dtype=np.int64)
-    cuts = np.zeros(num, dtype=np.int64)
-    numbers = np.full(num, -1, dtype=np.int64)
-    last_cuts = np.empty(num, dtype=np.int64)
-    path = np.empty(num, dtype=np.int64)
+def cut_segments(
+    lcp: Int64Array,
+    lengths: Int64Array,
+    owners: Int64Array,
+    cuts: Int64Array,
+    numbers: Int64Array,
+    last_cuts: Int64Array,
+    path: Int64Array,
+) -> None:
+    """Compiled twin of the loop in `dagpack_cli.trie.nodes`; arrays have an entry a sequence, the last five 0s."""
     height = 0
-    for i in range(num):
+    for i in range(len(lcp)):
         while height and lcp[path[height - 1]] >= lcp[i]:
             height -= 1
+        owners[i] = numbers[i] = -1
         if height:
             owner = path[height - 1]
             owners[i] = owner
@@ -282,21 +285,18 @@ def cut_segments(lcp: Int64Array, lengths: Int64Array) -> tuple[Int64Array, Int6
         if lengths[i] > lcp[i]:
             path[height] = i
             height += 1
-    return owners, cuts, numbers
 
 
 @_compiled
-def subtree_ends(parents: Int32Array) -> Int32Array:
-    """Compiled twin of `dagpack_cli.preorder.subtree_ends` for parents known to be in preorder."""
+def subtree_ends(parents: Int32Array, ends: Int32Array) -> None:
+    """Compiled twin of `dagpack_cli.preorder.subtree_ends` for parents known to be in preorder; fills ``ends``."""
     num = len(parents)
-    ends = np.empty(num, dtype=np.int32)
     for i in range(num):
         ends[i] = i + 1
     for i in range(num - 1, -1, -1):
         parent = parents[i]
         if parent >= 0 and ends[i] > ends[parent]:
             ends[parent] = ends[i]
-    return ends
 
 
 @_compiled
@@ -318,12 +318,13 @@ def sweep_weights(
     example_weights: npt.NDArray[np.float64],
     path: npt.NDArray[np.float64],
     sums: npt.NDArray[Any],
+    first: int,
 ) -> None:
-    """Compiled twin of `dagpack_cli.trie.weights.sweep_weights`; ``path`` is its accumulator, all 0."""
+    """Compiled twin of the loop in `dagpack_cli.trie.weights`; the examples' nodes are numbered from ``first``."""
     example = len(example_nodes)
     stop = len(sums)
     for node in range(len(starts) - 1, -1, -1):
-        while example > 0 and example_nodes[example - 1] == node:
+        while example > 0 and example_nodes[example - 1] - first == node:
             example -= 1
             for run in range(run_offsets[example], run_offsets[example + 1]):
                 for depth in range(example_runs[run, 0], example_runs[run, 1]):

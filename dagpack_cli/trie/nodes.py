@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.memory import Zeros, spans
 from dagpack_cli.preorder import subtree_ends
 from dagpack_cli.sequences import Sequences
 from dagpack_cli.trie.order import CHUNK_SEQUENCES, Engine, sort_sequences, uses_kernels
@@ -106,6 +107,7 @@ class Nodes:
         sources: shape (num_nodes,), int64; where each node's tokens stand in ``sequences.tokens``.
         sequences: of the corpus.
         root: the token that stands before every sequence and is the first of every root node, or None.
+        order: shape (num_sequences,), int64; the sequences in the order of the nodes at which they end.
         compiled: whether loops run in kernels.
     """
 
@@ -117,6 +119,7 @@ class Nodes:
     sources: Int64Array
     sequences: Sequences
     root: int | None
+    order: Int64Array
     compiled: bool
 
     @property
@@ -163,6 +166,7 @@ def build_nodes(
     engine: Engine = "auto",
     chunk: int = CHUNK_SEQUENCES,
     workers: int = 1,
+    zeros: Zeros = np.zeros,
 ) -> tuple[Nodes, Int64Array]:
     """Return the trie of the sequences, its tokens where they are, and the node at which each one ends.
 
@@ -174,32 +178,44 @@ def build_nodes(
         engine: as `sort_sequences`; the result is the same.
         chunk: likewise.
         workers: likewise.
+        zeros: makes the arrays with an entry a sequence or a node.
 
     Returns:
         the nodes, and end nodes of shape (num_sequences,), int64.
 
-    Time O(num_tokens + num_sequences log num_sequences); memory O(num_sequences), and no token.
+    Time O(num_tokens + num_sequences log num_sequences); memory, beyond the sort of a chunk, what ``zeros``
+    makes: at most some 100 bytes a sequence and 60 a node.
     """
     compiled = uses_kernels(engine, sequences.num_tokens, len(sequences))
-    order, lcp = sort_sequences(sequences, engine=engine, chunk=chunk, workers=workers)
-    lengths = sequences.lengths[order]
-    if root is not None:
-        lengths = lengths + 1
-        lcp[1:] += 1
-    table = node_table(lcp, lengths, min_shared=min_shared, compiled=compiled)
-    end_nodes = np.empty(len(order), dtype=np.int64)
-    end_nodes[order] = table.end_nodes
-    closes = _subtree_ends(table.parents, compiled=compiled)
-    passing = np.concatenate(([0], np.cumsum(np.bincount(table.end_nodes, minlength=len(table.parents)))))
+    order, lcp = sort_sequences(sequences, engine=engine, chunk=chunk, workers=workers, zeros=zeros)
+    lengths = zeros(len(order), np.int64)
+    above = 0 if root is None else 1
+    for span in spans(len(order)):
+        lengths[span] = sequences.lengths[order[span]] + above
+        lcp[span] += above
+    lcp[:1] = 0
+    table = node_table(lcp, lengths, min_shared=min_shared, compiled=compiled, zeros=zeros)
+    end_nodes = zeros(len(order), np.int64)
+    for span in spans(len(order)):
+        end_nodes[order[span]] = table.end_nodes[span]
+    closes = _subtree_ends(table.parents, compiled, zeros)
+    num = len(table.parents)
+    counts, sources = zeros(num, np.int32), zeros(num, np.int64)
+    for span in spans(num):
+        # Sequences end at ascending nodes, so those that pass through a node are a range of them.
+        before = np.searchsorted(table.end_nodes, np.arange(span.start, span.stop))
+        counts[span] = narrow(np.searchsorted(table.end_nodes, closes[span]) - before)
+        sources[span] = sequences.starts[order[table.sequences[span]]] + table.depths[span] - above
     nodes = Nodes(
         offsets=table.offsets,
         parents=table.parents,
         depths=table.depths,
-        counts=narrow(passing[closes] - passing[:-1]),
+        counts=counts,
         subtree_ends=closes,
-        sources=sequences.starts[order[table.sequences]] + table.depths - (0 if root is None else 1),
+        sources=sources,
         sequences=sequences,
         root=root,
+        order=order,
         compiled=compiled,
     )
     return nodes, end_nodes
@@ -239,42 +255,73 @@ def build_trie(
     return trie, end_nodes
 
 
-def node_table(lcp: Int64Array, lengths: Int64Array, *, min_shared: int, compiled: bool) -> NodeTable:
+def node_table(
+    lcp: Int64Array, lengths: Int64Array, *, min_shared: int, compiled: bool, zeros: Zeros = np.zeros
+) -> NodeTable:
     """Return the nodes of sorted sequences, of which only lengths and what neighbours share are known.
 
     Args:
         lcp: shape (n,), int64; tokens each shares with the one before, its own length where both are equal.
+            What ``min_shared`` does not merge is set to 0 in it.
         lengths: shape (n,), int64, at least 1.
         min_shared: as `build_nodes`.
         compiled: whether the loop over sequences runs in a kernel.
+        zeros: makes the arrays with an entry a sequence or a node.
 
     Time and memory O(n).
     """
-    lcp = np.where((lcp < min_shared) & (lcp < lengths), 0, lcp)
-    owners, cuts, numbers = _cut_segments(lcp, lengths, compiled=compiled)
-    fresh = lengths > lcp
-    sizes = np.where(fresh, cuts + 1, 0)
-    bases = np.cumsum(sizes) - sizes
-    total = int(sizes.sum())
-    sequences = np.repeat(np.arange(len(lcp)), sizes)
-    starts = np.empty(total, dtype=np.int64)
-    starts[bases[fresh]] = lcp[fresh]
-    # A segment's cuts come deepest first, its nodes shallowest first.
-    lasts = bases[owners] + cuts[owners]
-    above = np.where(owners < 0, -1, np.where(numbers < 0, lasts, lasts - numbers - 1))
-    cut = numbers >= 0
-    starts[above[cut] + 1] = lcp[cut]
-    parents = np.arange(-1, total - 1)
-    parents[bases[fresh]] = above[fresh]
-    ends = np.append(starts[1:], 0)
-    ends[(bases + cuts)[fresh]] = lengths[fresh]
-    return NodeTable(
-        offsets=np.concatenate(([0], np.cumsum(ends - starts))),
-        parents=narrow(parents),
-        depths=narrow(starts),
-        sequences=sequences,
-        end_nodes=np.where(fresh, bases + cuts, above),
+    num = len(lcp)
+    for span in spans(num):
+        lcp[span][(lcp[span] < min_shared) & (lcp[span] < lengths[span])] = 0
+    owners, cuts, numbers = _cut_segments(lcp, lengths, compiled, zeros)
+    bases = zeros(num + 1, np.int64)  # of each sequence's own nodes: none where it equals the one before
+    for span in spans(num):
+        sizes = np.where(lengths[span] > lcp[span], cuts[span] + 1, 0)
+        bases[span.start + 1 : span.stop + 1] = bases[span.start] + np.cumsum(sizes)
+    total = int(bases[-1])
+    narrow(np.array([total, int(lengths.max(initial=0))]))
+    table = NodeTable(
+        offsets=zeros(total + 1, np.int64),
+        parents=zeros(total, np.int32),
+        depths=zeros(total, np.int32),
+        sequences=zeros(total, np.int64),
+        end_nodes=zeros(num, np.int64),
     )
+    for span in spans(num):
+        _place_nodes(table, lcp, lengths, span, owners, cuts, numbers, bases)
+    for span in spans(num):
+        low, high = int(bases[span.start]), int(bases[span.stop])
+        ends = np.append(table.depths[low + 1 : high], 0).astype(np.int64)[: high - low]
+        fresh = lengths[span] > lcp[span]
+        ends[(bases[:-1][span] + cuts[span])[fresh] - low] = lengths[span][fresh]
+        table.offsets[low + 1 : high + 1] = table.offsets[low] + np.cumsum(ends - table.depths[low:high])
+    return table
+
+
+def _place_nodes(
+    table: NodeTable,
+    lcp: Int64Array,
+    lengths: Int64Array,
+    span: slice,
+    owners: Int64Array,
+    cuts: Int64Array,
+    numbers: Int64Array,
+    bases: Int64Array,
+) -> None:
+    """Fill in the nodes of a range of sequences, but for their offsets, and where these cut earlier segments."""
+    low, high = int(bases[span.start]), int(bases[span.stop])
+    own, shared, number, firsts = owners[span], lcp[span], numbers[span], bases[:-1][span]
+    fresh = lengths[span] > shared
+    table.sequences[low:high] = np.repeat(np.arange(span.start, span.stop), np.diff(bases[span.start : span.stop + 1]))
+    table.depths[firsts[fresh]] = shared[fresh]
+    # A segment's cuts come deepest first, its nodes shallowest first.
+    lasts = bases[own] + cuts[own]
+    above = np.where(own < 0, -1, np.where(number < 0, lasts, lasts - number - 1))
+    cut = number >= 0
+    table.depths[above[cut] + 1] = shared[cut]
+    table.parents[low:high] = np.arange(low - 1, high - 1)
+    table.parents[firsts[fresh]] = above[fresh]
+    table.end_nodes[span] = np.where(fresh, firsts + cuts[span], above)
 
 
 def narrow(values: Int64Array) -> Int32Array:
@@ -284,7 +331,9 @@ def narrow(values: Int64Array) -> Int32Array:
     return values.astype(np.int32)
 
 
-def _cut_segments(lcp: Int64Array, lengths: Int64Array, *, compiled: bool) -> tuple[Int64Array, Int64Array, Int64Array]:
+def _cut_segments(
+    lcp: Int64Array, lengths: Int64Array, compiled: bool, zeros: Zeros
+) -> tuple[Int64Array, Int64Array, Int64Array]:
     """Return where sorted sequences leave the segments of earlier ones; each of shape (n,), int64.
 
     Returns:
@@ -292,31 +341,37 @@ def _cut_segments(lcp: Int64Array, lengths: Int64Array, *, compiled: bool) -> tu
         cuts: how many different depths inside its own segment are left by later ones.
         numbers: the number of its cut among its owner's, which come deepest first; -1 where it leaves at the end.
     """
+    owners, counts, numbers = (zeros(len(lcp), np.int64) for _ in range(3))
     if compiled:
         from dagpack_cli.trie import kernels
 
-        return kernels.cut_segments(lcp, lengths)
-    owners, numbers = np.full(len(lcp), -1, dtype=np.int64), np.full(len(lcp), -1, dtype=np.int64)
+        last_cuts, path = (zeros(len(lcp), np.int64) for _ in range(2))
+        kernels.cut_segments(lcp, lengths, owners, counts, numbers, last_cuts, path)
+        return owners, counts, numbers
+    owners[:] = numbers[:] = -1
     depths: list[list[int]] = [[] for _ in range(len(lcp))]  # of each segment's cuts
-    path: list[int] = []  # the segments on the current path
+    segments: list[int] = []  # on the current path
     starts, stops = lcp.tolist(), lengths.tolist()
     for sequence, start in enumerate(starts):
-        while path and starts[path[-1]] >= start:
-            path.pop()
-        if path:
-            owner = owners[sequence] = path[-1]
+        while segments and starts[segments[-1]] >= start:
+            segments.pop()
+        if segments:
+            owner = owners[sequence] = segments[-1]
             if start < stops[owner]:
                 if depths[owner][-1:] != [start]:
                     depths[owner].append(start)
                 numbers[sequence] = len(depths[owner]) - 1
         if stops[sequence] > start:
-            path.append(sequence)
-    return owners, np.array([len(cuts) for cuts in depths], dtype=np.int64), numbers
+            segments.append(sequence)
+    counts[:] = [len(cuts) for cuts in depths]
+    return owners, counts, numbers
 
 
-def _subtree_ends(parents: Int32Array, *, compiled: bool) -> Int32Array:
+def _subtree_ends(parents: Int32Array, compiled: bool, zeros: Zeros) -> Int32Array:
     if compiled:
         from dagpack_cli.trie import kernels
 
-        return kernels.subtree_ends(parents)
+        ends = zeros(len(parents), np.int32)
+        kernels.subtree_ends(parents, ends)
+        return ends
     return subtree_ends(parents)

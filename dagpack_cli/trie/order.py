@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.memory import Zeros
 from dagpack_cli.sequences import Sequences
 
 __all__ = [
@@ -48,7 +49,12 @@ def uses_kernels(engine: Engine, num_tokens: int, num_sequences: int) -> bool:
 
 
 def sort_sequences(
-    sequences: Sequences, *, engine: Engine = "auto", chunk: int = CHUNK_SEQUENCES, workers: int = 1
+    sequences: Sequences,
+    *,
+    engine: Engine = "auto",
+    chunk: int = CHUNK_SEQUENCES,
+    workers: int = 1,
+    zeros: Zeros = np.zeros,
 ) -> tuple[Int64Array, Int64Array]:
     """Return the sequences in lexicographic order and what each shares with the one before it.
 
@@ -57,6 +63,7 @@ def sort_sequences(
         engine: ``numpy`` and ``numba`` give the same arrays; ``auto`` compiles only for large corpora.
         chunk: sequences sorted at a time, at least 1; never changes the result.
         workers: threads that sort chunks side by side.
+        zeros: makes the results.
 
     Returns:
         order: shape (n,), int64. A prefix comes before what continues it; equal sequences keep
@@ -78,7 +85,7 @@ def sort_sequences(
         from dagpack_cli.trie import kernels
 
         sort = kernels.sort_sequences
-    order, lcp = np.empty(len(sequences), dtype=np.int64), np.empty(len(sequences), dtype=np.int64)
+    order, lcp = zeros(len(sequences), np.int64), zeros(len(sequences), np.int64)
     bounds = [*range(0, len(sequences), chunk), len(sequences)]
 
     def sort_chunk(first: int, last: int) -> None:
@@ -92,7 +99,7 @@ def sort_sequences(
         for first, last in pairwise(bounds):
             sort_chunk(first, last)
     while len(bounds) > 2:
-        merged_order, merged_lcp = np.empty_like(order), np.empty_like(lcp)
+        merged_order, merged_lcp = zeros(len(order), np.int64), zeros(len(order), np.int64)
         wide = [*bounds[:-1:_MOST_RUNS], bounds[-1]]
         for first, last in pairwise(wide):
             runs = np.array([bound for bound in bounds if first <= bound <= last], dtype=np.int64)

@@ -8,13 +8,15 @@ formed, so nothing cancels, and the order of the additions is a function of the 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.errors import DataError
+from dagpack_cli.memory import Zeros, spans
 from dagpack_cli.trie.order import Engine, uses_kernels
 
 __all__ = ["check_weights", "sweep_blocks", "sweep_weights"]
@@ -60,13 +62,13 @@ def sweep_weights(
     """
     sums = np.empty(int((ends - starts).sum()), dtype=dtype)
     examples = example_nodes, example_runs, run_offsets, example_weights
-    sweep = _sweep(engine, len(sums), starts, example_nodes, example_runs)
-    sweep(starts, ends, *examples, np.zeros(int(ends.max(initial=0)), dtype=np.float64), sums)
+    sweep = _sweep(engine, len(sums), len(starts), len(example_nodes), example_runs)
+    sweep(starts, ends, *examples, np.zeros(int(ends.max(initial=0)), dtype=np.float64), sums, 0)
     return sums
 
 
 def sweep_blocks(
-    starts: Int64Array,
+    starts: npt.NDArray[np.integer[Any]],
     ends: Int64Array,
     example_nodes: Int64Array,
     example_runs: Int64Array,
@@ -76,11 +78,12 @@ def sweep_blocks(
     dtype: type[Sum] = np.float32,  # type: ignore[assignment]
     engine: Engine = "auto",
     block: int = _BLOCK,
+    zeros: Zeros = np.zeros,
 ) -> Iterator[tuple[int, npt.NDArray[Sum]]]:
     """Yield what `sweep_weights` returns in blocks, the last first: (position of its first sum, the sums).
 
     Args:
-        starts: as `sweep_weights`, like all that follow but the last.
+        starts: as `sweep_weights`, like all that follow but the last two; of any integer dtype.
         ends: likewise.
         example_nodes: likewise.
         example_runs: likewise.
@@ -89,19 +92,16 @@ def sweep_blocks(
         dtype: likewise.
         engine: likewise.
         block: most sums at a time, in one buffer that the next block reuses.
+        zeros: makes the arrays with an entry a node or an example.
 
-    Memory 8 bytes x the deepest path, and some bytes a node, beyond the buffer.
+    Memory 8 bytes x the deepest path beyond the buffer and what ``zeros`` makes.
     """
-    lengths = ends - starts
-    if len(lengths) and int(lengths.max()) > block:  # stretches of a long node are a chain of nodes
-        pieces = np.maximum(-(-lengths // block), 1)
-        lasts = np.cumsum(pieces) - 1
-        number = np.arange(int(pieces.sum())) - np.repeat(lasts + 1 - pieces, pieces)
-        starts = np.repeat(starts, pieces) + number * block
-        ends = np.minimum(starts + block, np.repeat(ends, pieces))
-        example_nodes = lasts[example_nodes]
-    offsets = np.concatenate(([0], np.cumsum(ends - starts)))
-    sweep = _sweep(engine, int(offsets[-1]), starts, example_nodes, example_runs)
+    if any(int((ends[span] - starts[span]).max()) > block for span in spans(len(starts))):
+        starts, ends, example_nodes = _in_pieces(starts, ends, example_nodes, block, zeros)
+    offsets = zeros(len(starts) + 1, np.int64)
+    for span in spans(len(starts)):
+        offsets[span.start + 1 : span.stop + 1] = offsets[span.start] + np.cumsum(ends[span] - starts[span])
+    sweep = _sweep(engine, int(offsets[-1]), len(starts), len(example_nodes), example_runs)
     path = np.zeros(int(ends.max(initial=0)), dtype=np.float64)
     buffer = np.empty(min(block, int(offsets[-1])), dtype=dtype)
     last = len(starts)
@@ -111,25 +111,49 @@ def sweep_blocks(
         low = int(np.searchsorted(example_nodes, first, side="left"))
         sums = buffer[: int(offsets[last] - offsets[first])]
         sweep(
-            starts[first:last],
+            starts[first:last].astype(np.int64),
             ends[first:last],
-            example_nodes[low:num_examples] - first,
+            example_nodes[low:num_examples],
             example_runs,
             run_offsets[low : num_examples + 1],
             example_weights[low:num_examples],
             path,
             sums,
+            first,
         )
         yield int(offsets[first]), sums
         last, num_examples = first, low
 
 
+def _in_pieces(
+    starts: npt.NDArray[np.integer[Any]], ends: Int64Array, example_nodes: Int64Array, block: int, zeros: Zeros
+) -> tuple[Int64Array, Int64Array, Int64Array]:
+    """Return nodes none of which is longer than a block: stretches of a long node are a chain of nodes."""
+    lasts = zeros(len(starts) + 1, np.int64)  # the number of pieces up to each node
+    for span in spans(len(starts)):
+        pieces = np.maximum(-(-(ends[span] - starts[span]) // block), 1)
+        lasts[span.start + 1 : span.stop + 1] = lasts[span.start] + np.cumsum(pieces)
+    cut_starts, cut_ends = zeros(int(lasts[-1]), np.int64), zeros(int(lasts[-1]), np.int64)
+    for span in spans(len(starts)):
+        low, high = int(lasts[span.start]), int(lasts[span.stop])
+        bounds = lasts[span.start : span.stop + 1]
+        pieces = np.diff(bounds)
+        number = np.arange(low, high) - np.repeat(bounds[:-1], pieces)
+        cut_starts[low:high] = np.repeat(starts[span], pieces) + number * block
+        cut_ends[low:high] = np.minimum(cut_starts[low:high] + block, np.repeat(ends[span], pieces))
+    nodes = zeros(len(example_nodes), np.int64)
+    for span in spans(len(nodes)):
+        nodes[span] = lasts[example_nodes[span] + 1] - 1
+    return cut_starts, cut_ends, nodes
+
+
 def _sweep(
-    engine: Engine, num_sums: int, starts: Int64Array, example_nodes: Int64Array, example_runs: Int64Array
+    engine: Engine, num_sums: int, num_nodes: int, num_examples: int, example_runs: Int64Array
 ) -> Callable[..., None]:
-    """Return the loop that fits the size: compiled or plain."""
-    covered = int((example_runs[:, 1] - example_runs[:, 0]).sum()) if len(example_runs) else 0
-    if uses_kernels(engine, num_sums + covered, len(starts) + len(example_nodes)):
+    """Return the loop that fits the size: compiled, also where that has been waited for already, or plain."""
+    covered = int(example_runs[:, 1].sum()) - int(example_runs[:, 0].sum())
+    ready = engine == "auto" and "dagpack_cli.trie.kernels" in sys.modules
+    if ready or uses_kernels(engine, num_sums + covered, num_nodes + num_examples):
         from dagpack_cli.trie import kernels
 
         return kernels.sweep_weights
@@ -145,11 +169,15 @@ def _sweep_plainly(
     example_weights: npt.NDArray[np.float64],
     path: npt.NDArray[np.float64],
     sums: npt.NDArray[np.float32] | npt.NDArray[np.float64],
+    first: int,
 ) -> None:
-    """Fill ``sums`` from its end; ``path`` is the accumulator, and keeps what belongs to the nodes before."""
+    """Fill ``sums`` from its end; ``path`` is the accumulator, and keeps what belongs to the nodes before.
+
+    The examples' nodes are numbered from ``first``.
+    """
     bounds = run_offsets.tolist()
     runs = example_runs[bounds[0] : bounds[-1]].tolist()
-    nodes = example_nodes.tolist()
+    nodes = (example_nodes - first).tolist()
     weights = example_weights.tolist()
     example, stop = len(nodes), len(sums)
     for node in range(len(starts) - 1, -1, -1):

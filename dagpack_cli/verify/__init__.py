@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 
 from dagpack_cli.errors import DagpackError
 from dagpack_cli.manifest import Manifest
-from dagpack_cli.provenance import KEPT, read_provenance
+from dagpack_cli.memory import Scratch, Zeros, default_memory, give_back, scratch_limit, spans
+from dagpack_cli.partitions import PARTITIONS
+from dagpack_cli.provenance import KEPT, STATUSES, ExampleColumns, read_columns
 from dagpack_cli.shards import WindowRows, read_shard
 from dagpack_cli.trie import open_trie
 from dagpack_cli.verify.files import check_files, check_names, check_output
@@ -33,7 +36,8 @@ def verify_generation(path: Path, manifest: Manifest) -> VerifyReport:
     """Check a generation, and the bytes of what stands around it in its output; failures are collected, not raised.
 
     Where a file is damaged its content is not looked at further. Time O(bytes + rows log rows); memory
-    O(rows of a file + trie nodes + examples), and 9 bytes a row of a partition in temporary files.
+    O(rows of a file), some 60 bytes an example and 30 a trie node (beyond `scratch_limit` of half of the machine's in
+    temporary files), and 9 bytes a row of a partition in temporary files.
     """
     report = VerifyReport()
     for _, failure in check_files(path, manifest.files):
@@ -45,21 +49,24 @@ def verify_generation(path: Path, manifest: Manifest) -> VerifyReport:
     report.failures += check_output(path)
     if damaged:
         return report
-    checks: list[Callable[[], None]] = [partial(_check_ledger, path, manifest)]
-    try:
-        table = read_provenance(path / "examples.parquet")
-    except DagpackError as error:
-        report.failures.append(str(error))
-        return report
-    checks.append(partial(_check_provenance, path, manifest, table))
-    for part in manifest.partitions:
-        checks.append(partial(_check_trie, path, manifest, part, table))
-        checks.append(partial(_check_partition, path, part, manifest, table, report))
-    for check in checks:
+    with TemporaryDirectory(prefix="dagpack-verify-") as folder:
+        scratch = Scratch(Path(folder), scratch_limit(default_memory()))
+        checks: list[Callable[[], None]] = [partial(_check_ledger, path, manifest)]
         try:
-            check()
+            columns = read_columns(path / "examples.parquet", PARTITIONS, scratch.zeros, windows=True)
         except DagpackError as error:
             report.failures.append(str(error))
+            return report
+        checks.append(partial(_check_provenance, path, manifest, columns))
+        for part in manifest.partitions:
+            checks.append(partial(_check_trie, path, manifest, part, columns, scratch.zeros))
+            checks.append(partial(_check_partition, path, part, manifest, columns, report, scratch.zeros))
+        for check in checks:
+            try:
+                check()
+            except DagpackError as error:
+                report.failures.append(str(error))
+            give_back()
     return report
 
 
@@ -77,21 +84,22 @@ def _check_ledger(path: Path, manifest: Manifest) -> None:
                 fail(path / "manifest.json", f"the ledger of {part} does not balance: {unit} {parts}")
 
 
-def _check_provenance(path: Path, manifest: Manifest, table: Any) -> None:
-    statuses, partitions = (np.asarray(table.column(name)) for name in ("status", "partition"))
+def _check_provenance(path: Path, manifest: Manifest, columns: ExampleColumns) -> None:
     for part in manifest.partitions:
-        kept = int(np.count_nonzero((partitions == part) & (statuses == KEPT)))
+        mine, status = PARTITIONS.index(part), STATUSES.index(KEPT)
+        kept = int(np.count_nonzero((columns.partitions == mine) & (columns.statuses == status)))
         expected = manifest.ledger[part]["examples"]["kept"]
         if kept != expected:
             fail(path / "examples.parquet", f"{kept:,} kept examples in {part}", f"{expected:,}")
 
 
-def _check_trie(path: Path, manifest: Manifest, part: str, table: Any) -> None:
+def _check_trie(path: Path, manifest: Manifest, part: str, columns: ExampleColumns, zeros: Zeros) -> None:
     trie, where = open_trie(path / "trie" / part), path / "trie" / part
     check_trie(where, trie, manifest.trie.min_shared, manifest.vocab_size)
     if manifest.trie.merge == "prefix":
-        nodes = np.asarray(table.column("end_node").to_numpy(), dtype=np.int64)
-        check_counts(where, trie, nodes[(np.asarray(table.column("partition")) == part) & (nodes >= 0)])
+        mine = PARTITIONS.index(part)
+        nodes = (columns.end_nodes[span][columns.partitions[span] == mine] for span in spans(columns.num_examples))
+        check_counts(where, trie, (ends[ends >= 0] for ends in nodes), zeros)
 
 
 @dataclass(slots=True)
@@ -115,12 +123,14 @@ class _Totals:
         self.weight_sum += float(windows.weight_sum.sum())
 
 
-def _check_partition(path: Path, part: str, manifest: Manifest, table: Any, report: VerifyReport) -> None:
+def _check_partition(
+    path: Path, part: str, manifest: Manifest, columns: ExampleColumns, report: VerifyReport, zeros: Zeros
+) -> None:
     packing = manifest.packing[part]
     totals = _Totals()
     shares = None
     if can_be_shared_out(manifest):
-        shares = Shares(table, part, open_trie(path / "trie" / part), manifest)
+        shares = Shares(columns, part, open_trie(path / "trie" / part), manifest, zeros)
     with OwnershipCheck(packing["rows"]) as owned:
         for shard, windows in iter_windows(path, manifest, part):
             check_windows(shard, windows, manifest)

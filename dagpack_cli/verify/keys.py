@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.memory import Zeros, spans
 from dagpack_cli.shards import WindowRows
 
 __all__ = ["mix", "node_keys", "prefix_keys", "row_keys"]
@@ -103,13 +104,14 @@ def node_keys(
     offsets: Int64Array,
     depths: npt.NDArray[np.int32],
     subtree_ends: npt.NDArray[np.int32],
+    zeros: Zeros = np.zeros,
 ) -> UInt64Array:
     """Return the hash of the path to every trie node's last token: shape (num_nodes,).
 
-    Reads the tokens once, a block at a time; memory O(nodes).
+    Reads the tokens once, a block at a time; ``zeros`` makes two arrays with an entry a node.
     """
     num = len(depths)
-    sums = np.zeros(num, dtype=np.uint64)
+    sums, steps = zeros(num, np.uint64), zeros(num + 1, np.uint64)
     first = 0
     with np.errstate(over="ignore"):
         while first < num:
@@ -121,10 +123,14 @@ def node_keys(
                 terms = _token_terms(np.asarray(tokens[low:high]), depths[owners] + (at - offsets[owners]))
                 np.add.at(sums, owners, terms)
             first = last
-        steps = np.zeros(num + 1, dtype=np.uint64)
-        steps[:num] += sums
-        np.subtract.at(steps, np.asarray(subtree_ends, dtype=np.int64), sums)
-        return np.asarray(np.cumsum(steps)[:num], dtype=np.uint64)
+        for span in spans(num):
+            steps[span] += sums[span]
+            np.subtract.at(steps, subtree_ends[span].astype(np.int64), sums[span])
+        total = np.uint64(0)
+        for span in spans(num):
+            steps[span] = total + np.cumsum(steps[span])
+            total = steps[span.stop - 1]
+        return steps[:num]
 
 
 def prefix_keys(above: np.uint64, tokens: npt.NDArray[np.int32], depth: int) -> UInt64Array:

@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.manifest import UNMERGED_LAYOUTS, Manifest
+from dagpack_cli.memory import Zeros, select, spans
+from dagpack_cli.partitions import PARTITIONS
 from dagpack_cli.preorder import subtree_ends
-from dagpack_cli.provenance import KEPT, supervised_runs
+from dagpack_cli.provenance import KEPT, STATUSES, ExampleColumns
 from dagpack_cli.shards import WindowRows
 from dagpack_cli.trie import Trie
 from dagpack_cli.verify.keys import mix, node_keys, prefix_keys, row_keys
@@ -47,26 +49,27 @@ class Shares:
     """Holds windows of a partition against the examples that belong to them.
 
     Args:
-        table: of `read_provenance`.
+        columns: of `read_columns`, with windows.
         part: the partition.
         trie: of it; memory-mapped, its tokens are read once.
         manifest: of the build.
-
-    Memory O(nodes + examples).
+        zeros: makes the arrays with an entry an example or a node.
     """
 
-    def __init__(self, table: Any, part: str, trie: Trie, manifest: Manifest) -> None:
-        chosen = (np.asarray(table.column("partition")) == part) & (np.asarray(table.column("status")) == KEPT)
-        self._rows = np.flatnonzero(chosen)
+    def __init__(self, columns: ExampleColumns, part: str, trie: Trie, manifest: Manifest, zeros: Zeros) -> None:
+        mine, status = PARTITIONS.index(part), STATUSES.index(KEPT)
+        self._rows = select(
+            columns.num_examples,
+            lambda span: (columns.partitions[span] == mine) & (columns.statuses[span] == status),
+            zeros,
+        )
         self._part, self._trie = part, trie
-        self._nodes = np.asarray(table.column("end_node").to_numpy(), dtype=np.int64)[self._rows]
-        self._weights = np.asarray(table.column("weight").to_numpy(), dtype=np.float64)[self._rows]
-        self._runs, self._run_offsets = supervised_runs(table)
+        self._columns = columns
+        self._runs, self._run_offsets = columns.runs, columns.run_offsets
         self._first = 0 if manifest.tokenizer["virtual_root"] is None else 1
         self._apart = manifest.pack.layout in UNMERGED_LAYOUTS
-        self._keys = node_keys(trie.tokens, trie.offsets, trie.depths, trie.subtree_ends)
-        self._examples, self._windows = _pairs(table, self._rows)
-        self._lengths = np.diff(trie.offsets)
+        self._keys = node_keys(trie.tokens, trie.offsets, trie.depths, trie.subtree_ends, zeros)
+        self._examples, self._windows = _pairs(columns, self._rows, zeros)
 
     def check(self, where: Path, windows: WindowRows, first_window: int) -> None:
         """Raise `DamageError` unless counts, weights and supervised pairs are those of the windows' examples.
@@ -91,7 +94,7 @@ class Shares:
 
     def _ends(self, where: Path, rows: _Rows, examples: Int64Array, owners: Int64Array) -> Int64Array:
         """Return the row at which each example ends: the last one of its path that the window has."""
-        nodes = self._nodes[examples]
+        nodes = self._columns.end_nodes[self._rows[examples]]
         ends = rows.find(self._keys[nodes], owners)
         last = np.where(ends >= 0, -1, nodes)  # the node that the window has in part, or not at all
         while (open_ := np.flatnonzero((last >= 0) & (ends < 0))).size:
@@ -100,7 +103,7 @@ class Shares:
             hits = np.full(len(open_), -1, dtype=np.int64)
             hits[there] = rows.find(self._keys[above[there]], owners[open_[there]])
             # A root of one token has no row that could be found.
-            bare = there & (self._trie.depths[above] + self._lengths[above] == 1)
+            bare = there & (self._trie.depths[above] + self._length(above) == 1)
             stop = (hits >= 0) | ~there | bare
             self._part_of_node(rows, owners, last, ends, open_[stop], hits[stop])
             last[open_[~stop]] = above[~stop]
@@ -123,6 +126,9 @@ class Shares:
         reached = reached[inverse.ravel()]
         ends[which] = np.where(reached >= 0, reached, above)
         last[which] = -1
+
+    def _length(self, nodes: Int64Array) -> Int64Array:
+        return np.asarray(self._trie.offsets[nodes + 1] - self._trie.offsets[nodes])
 
     def _node_keys(self, node: int) -> UInt64Array:
         """Return the hashes of the paths to each token of a node."""
@@ -147,11 +153,11 @@ class Shares:
 
     def _check_paths(self, where: Path, rows: _Rows, examples: Int64Array, ends: Int64Array) -> None:
         """Raise unless every chain is the beginning of its example's path."""
-        nodes = self._nodes[examples]
+        nodes = self._columns.end_nodes[self._rows[examples]]
         targets = rows.windows.depths[ends].astype(np.int64) + 1
         while (deep := np.flatnonzero(self._trie.depths[nodes] > targets)).size:
             nodes[deep] = self._trie.parents[nodes[deep]]
-        whole = self._trie.depths[nodes] + self._lengths[nodes] == targets + 1
+        whole = self._trie.depths[nodes] + self._length(nodes) == targets + 1
         right = self._keys[nodes] == rows.keys[ends]
         part = np.flatnonzero(~whole)
         pairs, inverse = np.unique(np.stack([nodes[part], targets[part]]), axis=1, return_inverse=True)
@@ -173,7 +179,8 @@ class Shares:
         ends: Int64Array,
     ) -> None:
         table = self._rows[examples]
-        sizes = self._run_offsets[table + 1] - self._run_offsets[table]
+        # An example of weight 0 supervises nothing.
+        sizes = np.where(self._columns.weights[table] != 0, self._run_offsets[table + 1] - self._run_offsets[table], 0)
         pairs = np.repeat(np.arange(len(examples)), sizes)
         at = (
             np.arange(len(pairs))
@@ -191,7 +198,7 @@ class Shares:
             number = int(np.argmax(supervised != windows.num_supervised))
             expected = f"{int(supervised[number]):,}, of the window's examples"
             fail(where, f"window {number:,} of the file: num_supervised {windows.num_supervised[number]:,}", expected)
-        weights = self._weights[examples][pairs]
+        weights = self._columns.weights[table][pairs]
         steps = np.zeros(rows.num)
         np.add.at(steps, rows.ancestors(ends[pairs], highs - 1), weights)
         taken = lows > 0
@@ -209,17 +216,25 @@ def _spread(starts: Int64Array, sizes: Int64Array) -> Int64Array:
     return np.arange(int(sizes.sum())) + np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
 
 
-def _pairs(table: Any, rows: Int64Array) -> tuple[Int64Array, Int64Array]:
+def _pairs(columns: ExampleColumns, rows: Int64Array, zeros: Zeros) -> tuple[Int64Array, Int64Array]:
     """Return (example, window) of every example in a window, by window; examples count from 0 in ``rows``."""
-    column = table.column("windows").combine_chunks()
-    column = column.chunk(0) if hasattr(column, "chunk") and column.num_chunks else column
-    offsets = np.asarray(column.offsets.to_numpy(), dtype=np.int64) if len(column) else np.zeros(1, dtype=np.int64)
-    values = np.asarray(column.values.to_numpy(), dtype=np.int64)
-    sizes = (offsets[1:] - offsets[:-1])[rows]
-    examples = np.repeat(np.arange(len(rows)), sizes)
-    windows = values[_spread(offsets[:-1][rows], sizes)]
-    order = np.lexsort((examples, windows))
-    return examples[order], windows[order]
+    offsets = columns.window_offsets
+    num = sum(int((offsets[rows[span] + 1] - offsets[rows[span]]).sum()) for span in spans(len(rows)))
+    examples, windows = zeros(num, np.int64), zeros(num, np.int64)
+    done = 0
+    for span in spans(len(rows)):
+        sizes = offsets[rows[span] + 1] - offsets[rows[span]]
+        last = done + int(sizes.sum())
+        examples[done:last] = np.repeat(np.arange(span.start, span.stop), sizes)
+        windows[done:last] = columns.windows[_spread(offsets[rows[span]], sizes)]
+        done = last
+    order = np.argsort(windows, kind="stable")
+    found = zeros(num, np.int64)
+    for column in (examples, windows):
+        for span in spans(num):
+            found[span] = column[order[span]]
+        column[:] = found
+    return examples, windows
 
 
 @dataclass(slots=True)

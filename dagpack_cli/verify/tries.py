@@ -1,13 +1,15 @@
-"""A stored trie, checked from what its columns mean. Memory grows with nodes, not with tokens."""
+"""A stored trie, checked from what its columns mean. Memory does not grow with it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.preorder import check_parents, subtree_ends
+from dagpack_cli.memory import Zeros, spans
+from dagpack_cli.preorder import check_parents
 from dagpack_cli.trie import Trie
 from dagpack_cli.verify.report import fail
 
@@ -18,23 +20,50 @@ _BLOCK = 1 << 22
 
 def check_trie(where: Path, trie: Trie, min_shared: int, vocab_size: int) -> None:
     """Raise `DamageError` or `TreeError` unless the columns are those of a radix trie in canonical preorder."""
-    check_parents(trie.parents)
-    _check_offsets(where, trie)
-    lengths = np.diff(trie.offsets)
-    below = trie.parents >= 0
-    above = trie.parents[below]
-    if (trie.depths[below] != trie.depths[above] + lengths[above]).any() or trie.depths[~below].any():
-        fail(where / "depths.npy", "a depth that is not its parent's end")
-    if (trie.subtree_ends != subtree_ends(trie.parents)).any():
+    if not _is_preorder(trie):
+        check_parents(trie.parents)  # which names the node
         fail(where / "subtree_ends.npy", "an end that is not where the subtree ends")
+    _check_offsets(where, trie)
+    for span in spans(trie.num_nodes):
+        depths, parents = trie.depths[span], trie.parents[span]
+        above = np.maximum(parents, 0)
+        expected = trie.depths[above] + trie.offsets[above + 1] - trie.offsets[above]
+        if (depths != np.where(parents >= 0, expected, 0)).any():
+            fail(where / "depths.npy", "a depth that is not its parent's end")
     _check_tokens(where, trie, vocab_size)
     _check_siblings(where, trie, min_shared)
+
+
+def _is_preorder(trie: Trie) -> bool:
+    """Tell whether parents and subtree ends are those of a forest in preorder.
+
+    A node's subtree is the node, and one child after the other up to its end: the first child is the next
+    node, and behind a child that does not end with its parent stands the next.
+    """
+    num, parents, ends = trie.num_nodes, trie.parents, trie.subtree_ends
+    if num and parents[0] != -1:
+        return False
+    for span in spans(num):
+        nodes = np.arange(span.start, span.stop)
+        above, stops = parents[span], ends[span]
+        if ((above >= nodes) | (above < -1) | (stops <= nodes) | (stops > num)).any():
+            return False
+        inner = np.flatnonzero(stops > nodes + 1)
+        closes = np.where(above >= 0, ends[np.maximum(above, 0)], num)
+        followed = np.flatnonzero(stops < closes)
+        if (
+            (parents[nodes[inner] + 1] != nodes[inner]).any()
+            or (stops > closes).any()
+            or (parents[stops[followed]] != above[followed]).any()
+        ):
+            return False
+    return True
 
 
 def _check_offsets(where: Path, trie: Trie) -> None:
     if int(trie.offsets[0]) != 0 or int(trie.offsets[-1]) != len(trie.tokens):
         fail(where / "offsets.npy", "offsets that do not cover the tokens", f"0 to {len(trie.tokens):,}")
-    if (np.diff(trie.offsets) < 1).any():
+    if any((np.diff(trie.offsets[span.start : span.stop + 1]) < 1).any() for span in spans(trie.num_nodes)):
         fail(where / "offsets.npy", "an empty node", "every node holds a token")
 
 
@@ -48,26 +77,36 @@ def _check_tokens(where: Path, trie: Trie, vocab_size: int) -> None:
 
 
 def _check_siblings(where: Path, trie: Trie, min_shared: int) -> None:
-    firsts = np.asarray(trie.tokens[trie.offsets[:-1]])
-    order = np.lexsort((np.arange(trie.num_nodes), trie.parents))
-    siblings = trie.parents[order][1:] == trie.parents[order][:-1]
-    # Trees that share less than --min-shared may start alike; below a root nothing does.
-    apart = siblings & ((trie.parents[order][1:] >= 0) | (min_shared == 1))
-    unsorted = (firsts[order][1:][siblings] < firsts[order][:-1][siblings]).any()
-    if unsorted or (firsts[order][1:][apart] == firsts[order][:-1][apart]).any():
-        fail(where / "tokens.npy", "siblings out of order, or equal")
+    """Raise unless the children of a node stand by their first tokens; needs ends that are right."""
+    for span in spans(trie.num_nodes):
+        following = trie.subtree_ends[span].astype(np.int64)
+        nodes = np.flatnonzero(following < trie.num_nodes)
+        following, nodes = following[nodes], nodes + span.start
+        siblings = trie.parents[following] == trie.parents[nodes]
+        following, nodes = following[siblings], nodes[siblings]
+        one, other = trie.tokens[trie.offsets[nodes]], trie.tokens[trie.offsets[following]]
+        # Trees that share less than --min-shared may start alike; below a root nothing does.
+        apart = (trie.parents[nodes] >= 0) | (min_shared == 1)
+        if ((other < one) | ((other == one) & apart)).any():
+            fail(where / "tokens.npy", "siblings out of order, or equal")
 
 
-def check_counts(where: Path, trie: Trie, end_nodes: npt.NDArray[np.int64]) -> None:
+def check_counts(where: Path, trie: Trie, end_nodes: Iterable[npt.NDArray[np.int64]], zeros: Zeros = np.zeros) -> None:
     """Raise unless every node's count is the number of examples that end in its subtree.
 
     Args:
         where: the trie's folder.
         trie: of merge prefix.
-        end_nodes: shape (num_examples,), int64: where each example of the trie ends.
+        end_nodes: blocks of int64: where each example of the trie ends.
+        zeros: makes the array with an entry a node.
     """
-    if len(end_nodes) and not (int(end_nodes.min()) >= 0 and int(end_nodes.max()) < trie.num_nodes):
-        fail(where, "an example that ends at no node", f"nodes 0 to {trie.num_nodes - 1:,}")
-    passed = np.concatenate(([0], np.cumsum(np.bincount(end_nodes, minlength=trie.num_nodes))))
-    if (passed[trie.subtree_ends] - passed[:-1] != trie.counts).any():
-        fail(where / "counts.npy", "a count that is not the number of examples that pass")
+    passed = zeros(trie.num_nodes + 1, np.int64)  # examples that end before each node
+    for nodes in end_nodes:
+        if len(nodes) and not (int(nodes.min()) >= 0 and int(nodes.max()) < trie.num_nodes):
+            fail(where, "an example that ends at no node", f"nodes 0 to {trie.num_nodes - 1:,}")
+        np.add.at(passed, nodes + 1, 1)
+    for span in spans(trie.num_nodes):
+        passed[span.start + 1 : span.stop + 1] = passed[span.start] + np.cumsum(passed[span.start + 1 : span.stop + 1])
+    for span in spans(trie.num_nodes):
+        if (passed[trie.subtree_ends[span]] - passed[:-1][span] != trie.counts[span]).any():
+            fail(where / "counts.npy", "a count that is not the number of examples that pass")

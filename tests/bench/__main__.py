@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 
 from . import (
+    bench_attention,
     bench_crashes,
     bench_flips,
     bench_memory,
     bench_packers,
+    bench_process,
     bench_real,
     bench_rendering,
     builders,
@@ -35,7 +37,7 @@ from .families import Corpus
 from .forests import FAMILIES
 from .measure import in_turn, print_table
 
-_SECTIONS = ("structure", "write", "packers", "masks", "rendering")
+_SECTIONS = ("structure", "write", "packers", "masks", "rendering", "attention")
 _TOKENS = 30_000_000  # of a corpus, at scale 1
 _NO_TRL = "no trl"
 
@@ -170,6 +172,7 @@ def main() -> None:
         "flips": bench_flips.main,
         "crashes": bench_crashes.main,
         "memory": bench_memory.main,
+        "process": bench_process.main,
     }
     if sys.argv[1:] and sys.argv[1] in apart:
         apart[sys.argv[1]](sys.argv[2:])
@@ -193,6 +196,8 @@ def main() -> None:
             masks(given.repeats)
         if "rendering" in sections:
             bench_rendering.rendering(bench_rendering.small_tokenizer(), given.repeats)
+        if "attention" in sections:
+            bench_attention.attention((1_024, 2_048, 4_096, 8_192), given.repeats)
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def _build(corpus: Path, out: Path, options: Sequence[str], limit: int | None) -
     process = subprocess.Popen(words, preexec_fn=restrict, env=os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system"})
     peak = 0
     while process.poll() is None:
-        peak = max(peak, _anonymous(process.pid))
+        peak = max(peak, anonymous_memory(process.pid))
         time.sleep(0.05)
     if process.returncode:
         sys.exit(f"{' '.join(words)}: exit {process.returncode}")
@@ -129,7 +129,7 @@ def _build(corpus: Path, out: Path, options: Sequence[str], limit: int | None) -
     return peak / 1024, seconds
 
 
-def _anonymous(pid: int) -> int:
+def anonymous_memory(pid: int) -> int:
     """Return the kB of memory that a process has written and no file holds."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -19,7 +19,7 @@ from dagpack_cli.manifest import PackOptions, TrieOptions
 from dagpack_cli.packing import Forest, Placement, walk_forest
 from dagpack_cli.partitions import PARTITIONS
 from dagpack_cli.pipeline import Execution, dedup
-from dagpack_cli.provenance import read_provenance
+from dagpack_cli.provenance import read_columns
 from dagpack_cli.stages.dedup import TrieInfo
 from dagpack_cli.stages.ledger import baselines_of
 from dagpack_cli.stages.plan import Partition, load_partition, place_windows
@@ -60,7 +60,7 @@ def real(corpus: Path, options: Sequence[PackOptions], reading: Sequence[str]) -
         subprocess.run(words, check=True)
         trie = dedup(out, trie_options=TrieOptions(), execution=Execution())
         info = TrieInfo.from_receipt(read_receipt(trie) or {}, trie)
-        partition = load_partition(PARTITIONS[0], trie, info, read_provenance(trie / "examples.parquet"))
+        partition = load_partition(PARTITIONS[0], trie, info, read_columns(trie / "examples.parquet", PARTITIONS))
         rows = [_row(partition, info, option) for option in options]
     print_table(
         f"{corpus.name}: windows, and how many times fewer rows are computed than the sequences have",

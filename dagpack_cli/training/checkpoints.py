@@ -1,0 +1,125 @@
+"""Checkpoints: one file that any number of processes can go on from, whatever way they share the model.
+
+Parameters and optimiser state are stored whole and by name, as `torch.distributed.checkpoint.state_dict`
+gathers them; only what is trained is stored, so that an adapter's checkpoint has no copy of its base.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+
+from dagpack_cli.errors import DamageError, MismatchError, NoInputError
+
+__all__ = [
+    "checkpoint_name",
+    "load_checkpoint",
+    "newest_checkpoint",
+    "prune_checkpoints",
+    "read_checkpoint",
+    "save_checkpoint",
+]
+
+VERSION = 2
+_REMOVE = "remove it, and --resume takes the one before"
+
+
+def checkpoint_name(step: int) -> str:
+    """Return the file name of the checkpoint after a step."""
+    return f"checkpoint-{step:08d}.pt"
+
+
+def newest_checkpoint(run: Path) -> Path:
+    """Return the newest checkpoint of a run.
+
+    Raises:
+        NoInputError: there is none.
+    """
+    found = sorted(run.glob("checkpoint-*.pt"))
+    if not found:
+        raise NoInputError(str(run), "no checkpoint to resume from", "checkpoint-*.pt", hint="leave --resume out")
+    return found[-1]
+
+
+def prune_checkpoints(run: Path, keep: int) -> None:
+    """Remove all but the newest ``keep`` checkpoints; none where it is 0."""
+    if keep:
+        for path in sorted(run.glob("checkpoint-*.pt"))[:-keep]:
+            path.unlink()
+
+
+def save_checkpoint(
+    path: Path, module: nn.Module, optimizer: torch.optim.Optimizer, facts: Mapping[str, Any], *, leads: bool
+) -> None:
+    """Write a checkpoint: beside, synced, renamed. Every process calls this; the leading one writes.
+
+    Args:
+        path: of the file.
+        module: the model, whole or sharded.
+        optimizer: of it.
+        facts: plain values that belong to it, and nothing that pickling would have to execute.
+        leads: whether this process writes.
+    """
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
+    state = {
+        **facts,
+        "version": VERSION,
+        "model": get_model_state_dict(module, options=options),
+        "optimizer": get_optimizer_state_dict(module, optimizer, options=options),
+    }
+    if not leads:
+        return
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return what a checkpoint holds, its tensors mapped from the file. Nothing but plain values is unpickled.
+
+    Raises:
+        DamageError: not a checkpoint, or not a whole one.
+    """
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, pickle.UnpicklingError, struct.error) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise DamageError(str(path), f"unreadable ({reason})", "a checkpoint", hint=_REMOVE) from None
+    if not isinstance(state, dict) or "version" not in state:
+        raise DamageError(str(path), "not written by dagpack train", "a checkpoint", hint=_REMOVE)
+    if state["version"] != VERSION:
+        raise MismatchError(
+            str(path), f"a checkpoint of version {state['version']}", f"version {VERSION}", hint="train anew"
+        )
+    return state
+
+
+def load_checkpoint(state: Mapping[str, Any], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put a checkpoint's parameters and optimiser state in place; every process calls this.
+
+    Args:
+        state: of `read_checkpoint`.
+        module: the model, whole or sharded.
+        optimizer: of it.
+    """
+    # Frozen parameters are not in it, so strictness is ours: every trained name has to be there.
+    options = StateDictOptions(full_state_dict=True, ignore_frozen_params=True, strict=False)
+    set_model_state_dict(module, dict(state["model"]), options=options)
+    set_optimizer_state_dict(module, optimizer, dict(state["optimizer"]), options=options)

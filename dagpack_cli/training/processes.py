@@ -1,0 +1,163 @@
+"""The processes of one training run: alone, or started together by ``torchrun``, on one machine or several.
+
+Every process computes its own windows of a step. The loss is divided by the step's global denominator, so
+what processes add up is a sum, while DDP and FSDP2 give the mean of gradients: losses are multiplied by the
+number of processes before their backward pass.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from dagpack_cli.errors import UsageError
+
+__all__ = ["Processes", "Spread", "join", "spread", "whole"]
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """This process among those of the run.
+
+    Attributes:
+        rank: of this one, from 0.
+        size: how many there are.
+        device: that this one computes on.
+    """
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the process that writes and speaks."""
+        return self.rank == 0
+
+    def add(self, values: Sequence[float]) -> list[float]:
+        """Return every value summed over all processes, in float64."""
+        if self.size == 1:
+            return [float(value) for value in values]
+        # float64 needs no more than a CPU, but NCCL sees nothing else than its device.
+        summed = torch.tensor(list(values), dtype=torch.float64, device=self.device)
+        distributed.all_reduce(summed)
+        result: list[float] = summed.tolist()
+        return result
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        if self.size > 1:
+            distributed.barrier()
+
+
+def join(device: str) -> Processes:
+    """Return this process's place; with ``torchrun``'s environment, meet the others first.
+
+    They stay together until the process ends, for a group that is left cannot be formed again.
+
+    Args:
+        device: cpu, cuda or auto, which is cuda where there is one. Several processes on a machine take
+            one GPU each.
+
+    Raises:
+        UsageError: no such device, or fewer GPUs than processes.
+    """
+    together = distributed.is_initialized()
+    several = together or int(os.environ.get("WORLD_SIZE", "1")) > 1
+    chosen = _device(device, int(os.environ.get("LOCAL_RANK", "0")) if several else None)
+    if not several:
+        return Processes(0, 1, chosen)
+    if not together:
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)
+        distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        atexit.register(_leave)
+    return Processes(distributed.get_rank(), distributed.get_world_size(), chosen)
+
+
+def _leave() -> None:
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def _device(name: str, place: int | None) -> torch.device:
+    """Return a device by name; of several GPUs, the one of a process's place on its machine."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError("--device", name, "cpu, cuda or auto") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError("--device", name, "cpu, cuda or auto")
+    if device.type == "cpu":
+        return device
+    if not torch.cuda.is_available():
+        raise UsageError("--device", name, "a device that is here", hint="--device cpu")
+    if place is None:
+        return device
+    if place >= torch.cuda.device_count():
+        raise UsageError("torchrun", f"process {place} of a machine with {torch.cuda.device_count()} GPUs", "one each")
+    return torch.device("cuda", place)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A model as its processes share it.
+
+    Attributes:
+        call: what computes the forward pass.
+        partly: a context in which a backward pass need not be the last of its step.
+    """
+
+    call: Callable[..., Any]
+    partly: Callable[[], AbstractContextManager[Any]]
+
+
+def spread(
+    module: nn.Module,
+    blocks: Sequence[nn.Module],
+    processes: Processes,
+    parallel: Literal["ddp", "fsdp"],
+    *,
+    compute: torch.dtype | None,
+    sparse: bool,
+) -> Spread:
+    """Return a model that all processes train together.
+
+    Args:
+        module: the whole model, equal on every process, on its device.
+        blocks: its layers, which FSDP2 gathers one at a time.
+        processes: of the run.
+        parallel: ``ddp`` keeps the whole model everywhere; ``fsdp`` a part, in place, its parameters then
+            being DTensors.
+        compute: for FSDP2, the dtype of activations where it is not the parameters'; gradients are reduced
+            in float32.
+        sparse: whether a forward pass may leave some parameters out, as a mixture of experts does.
+    """
+    if processes.size == 1:
+        return Spread(module, nullcontext)
+    if parallel == "ddp":
+        wrapped = DistributedDataParallel(module, find_unused_parameters=sparse)
+        return Spread(wrapped, wrapped.no_sync)
+    mesh = init_device_mesh(processes.device.type, (processes.size,))
+    policy = MixedPrecisionPolicy() if compute is None else MixedPrecisionPolicy(compute, torch.float32)
+    for block in blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(module, mesh=mesh, mp_policy=policy)
+    return Spread(module, nullcontext)
+
+
+def whole(value: Tensor) -> float:
+    """Return a scalar that may be spread over processes."""
+    return float(value.full_tensor() if hasattr(value, "full_tensor") else value)
