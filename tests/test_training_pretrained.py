@@ -20,6 +20,7 @@ from dagpack_cli.training import (
     PretrainedOptions,
     TrainOptions,
     TrainResult,
+    pretrained,
     train,
 )
 
@@ -270,3 +271,12 @@ def test_options_that_do_not_go_together(out: Path, words: list[str], message: s
     ran = run("train", "--shards", out, *words)
     assert ran.code == 2
     assert f"error: {message}" in ran.err
+
+
+def test_float64_has_no_compiled_attention(llama: Path) -> None:
+    """On a GPU a float64 run attends through SDPA: FlexAttention's kernels take no float64."""
+    config = transformers.AutoConfig.from_pretrained(llama)
+    config.head_dim = 16
+    gpu = torch.device("cuda")
+    assert pretrained._attention("auto", config, gpu, torch.float32) == "flex_attention"
+    assert pretrained._attention("auto", config, gpu, torch.float64) == "sdpa"

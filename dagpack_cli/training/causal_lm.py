@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dagpack_cli.training.attention import mask_for
+from dagpack_cli.training.masks import tree_bool_mask
 from dagpack_cli.training.model import Decoder, DecoderConfig
 from dagpack_cli.training.reader import Batch
 
@@ -99,7 +100,10 @@ class BuiltIn:
 
     def logits(self, call: Callable[..., Any], batch: Batch) -> Tensor:
         """Return the logits of a batch."""
-        logits: Tensor = call(batch["input_ids"], batch["position_ids"], mask_for(batch["subtree_ends"]))
+        ends = batch["subtree_ends"]
+        wide = next(self._decoder.parameters()).dtype == torch.float64  # which no compiled FlexAttention takes
+        mask = tree_bool_mask(ends) if wide and ends.is_cuda else mask_for(ends)
+        logits: Tensor = call(batch["input_ids"], batch["position_ids"], mask)
         return logits
 
     def plain_logits(self, tokens: Tensor) -> Tensor:

@@ -203,7 +203,7 @@ def load_pretrained(
     _check_vocabulary(config, windows, options.path)
     tokenizer = _tokenizer_of(options.path)
     _check_tokenizer(windows, tokenizer, options.path)
-    attention = _attention(options.attention, config, device)
+    attention = _attention(options.attention, config, device, dtype)
     given = getattr(config, "dtype", None)
     saved_dtype = given if isinstance(given, torch.dtype) else torch.float32
     base_dtype = (frozen_dtype or dtype) if options.lora else dtype
@@ -238,10 +238,12 @@ def load_pretrained(
     )
 
 
-def _attention(name: str, config: Any, device: torch.device) -> str:
+def _attention(name: str, config: Any, device: torch.device, dtype: torch.dtype) -> str:
     """Return the implementation of attention for a name."""
     if name == "auto":
-        return choose_attention(config, device)
+        chosen = choose_attention(config, device)
+        # No compiled FlexAttention takes float64; SDPA is its equal, at the price of a mask of all pairs.
+        return "sdpa" if chosen == "flex_attention" and dtype == torch.float64 else chosen
     if name not in ("sdpa", "eager", "flex_attention", SEGMENTS):
         raise UsageError("--attention", name, f"auto, sdpa, eager, flex_attention or {SEGMENTS}")
     if name == "flex_attention" and device.type == "cpu":
