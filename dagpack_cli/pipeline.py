@@ -43,6 +43,7 @@ from dagpack_cli.stages.cache import ReadSource, are_whole, prune_cache
 from dagpack_cli.stages.dedup import TrieInfo, dedup_sources
 from dagpack_cli.stages.ingest import ingest_sources
 from dagpack_cli.stages.inputs import IngestPlan, plan_ingest, settled
+from dagpack_cli.stages.ledger import THE_CORPUS
 from dagpack_cli.stages.pack import pack_fingerprint, pack_trie
 from dagpack_cli.stages.preview import preview_packing
 from dagpack_cli.stages.receipts import Listener, SilentListener, read_receipt, write_receipt
@@ -197,7 +198,12 @@ def build(
             workers=execution.workers,
             listener=execution.listener,
         )
-        return _pack_staged(trie, out, out, pack_options, execution, started)
+        try:
+            return _pack_staged(trie, out, out, pack_options, execution, started)
+        except NoInputError as error:
+            if error.where == THE_CORPUS:
+                error.where = str(corpus)
+            raise
 
 
 def ingest(

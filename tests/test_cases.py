@@ -38,8 +38,8 @@ def test_readers_write_nothing_into_an_output(tmp_path: Path) -> None:
     [
         ({}, "CORPUS: no file in it is input; "),
         ({"a.bin": "\0\1\2", "b/c.json": '{"x": 1}'}, "CORPUS: nothing in it is recognised: a.bin"),
-        ({"a.jsonl": '{"text": ""}\n{"text": ""}\n'}, "no example of 2 has two tokens; "),
-        ({"a.jsonl": '{"input_ids": [3]}\n{"input_ids": []}\n'}, "no example of 2 has two tokens; "),
+        ({"a.jsonl": '{"text": ""}\n{"text": ""}\n'}, "CORPUS: no example of 2 has two tokens; "),
+        ({"a.jsonl": '{"input_ids": [3]}\n{"input_ids": []}\n'}, "CORPUS: no example of 2 has two tokens; "),
     ],
 )
 def test_nothing_to_build_is_an_error_of_its_own(files: dict[str, str], found: str, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from dagpack_cli.stages.plan import Partition, Planned
 from dagpack_cli.trie import Engine
 
 __all__ = [
+    "THE_CORPUS",
     "baselines_of",
     "bound_facts",
     "check_balance",
@@ -99,12 +100,15 @@ def total_ledger(ledger: dict[str, Any], info: TrieInfo) -> dict[str, Any]:
     return total
 
 
+THE_CORPUS = "the corpus"  # which a trie does not know the place of
+
+
 def check_trains(packing: dict[str, Any], ledger: dict[str, Any], info: TrieInfo, on_long: str) -> None:
     """Raise unless the training partition has something to train on."""
     total = ledger["total"]
     if total["pairs"]["in"] == 0:
         raise NoInputError(
-            "the corpus",
+            THE_CORPUS,
             f"no example of {total['examples']['in']:,} has two tokens",
             "at least one pair of a token and the next",
             hint="look into the files, or name what they hold with --format",
