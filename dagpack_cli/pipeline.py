@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from dagpack_cli.corpora.files.sources import known_as
-from dagpack_cli.errors import DamageError, MismatchError, NoInputError, UsageError
+from dagpack_cli.errors import DagpackError, DamageError, MismatchError, NoInputError, UsageError
 from dagpack_cli.failpoints import step
 from dagpack_cli.locks import lock_output
 from dagpack_cli.manifest import (
@@ -200,7 +200,7 @@ def build(
         )
         try:
             return _pack_staged(trie, out, out, pack_options, execution, started)
-        except NoInputError as error:
+        except DagpackError as error:
             if error.where == THE_CORPUS:
                 error.where = str(corpus)
             raise

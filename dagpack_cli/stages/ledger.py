@@ -118,7 +118,7 @@ def check_trains(packing: dict[str, Any], ledger: dict[str, Any], info: TrieInfo
         conversations = "one conversation" if untrained == 1 else f"{untrained:,} conversations"
         template = info.tokenizer["chat_template"]["name"]
         raise NoInputError(
-            "the corpus",
+            THE_CORPUS,
             f"nothing is trained in its {conversations} (chat template: {template})",
             "messages of an assistant are trained",
             hint="chat needs assistant messages of weight 1; --supervise all trains every message",
@@ -131,7 +131,7 @@ def check_trains(packing: dict[str, Any], ledger: dict[str, Any], info: TrieInfo
             hint="--on-long split keeps every pair; or a larger --seq-len",
         )
     if packing["train"]["supervised_pairs"] == 0:
-        where = "the training partition" if len(packing) > 1 else "the corpus"
+        where = "the training partition" if len(packing) > 1 else THE_CORPUS
         raise NoInputError(
             where,
             f"no pair of its {ledger['train']['pairs']['in']:,} is supervised",
