@@ -99,7 +99,9 @@ def translate_os_error(error: OSError) -> DagpackError:
         of = "of what is read and written" if error.filename is None else f"ls -ld {_nearest(Path(where))}"
         return PermissionDeniedError(where, reason, "access to it", hint=f"check the owner and mode: {of}")
     if number in (errno.ENOSPC, errno.EDQUOT):
-        return DiskError(where, reason, "room for the build", hint="free some space and run the same command again")
+        return DiskError(
+            where, reason, "room for what is written", hint="free some space and run the same command again"
+        )
     if number in (errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST):
         return OutputError(where, reason, "a directory that can be written", hint="choose another output directory")
     return DiskError(where, reason, hint="check the disk and run the same command again")

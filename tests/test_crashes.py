@@ -135,7 +135,7 @@ def test_a_disk_of_any_size(shard_format: str, tmp_path: Path) -> None:
                 break
             failed += 1
             assert ran.code == 74, ran.err
-            assert "no space left on device; room for the build\nhint: free some space" in ran.err
+            assert "no space left on device; room for what is written\nhint: free some space" in ran.err
             assert str(disk) in ran.err
             assert read_current(out) == before
             assert before is None or failures_of(out) == []

@@ -546,9 +546,9 @@ def test_failed_write_publishes_nothing_and_can_be_repeated(tmp_path: Path) -> N
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_full_standard_output(published: Path) -> None:
     """Data that cannot be written to standard output is an error of its own, not silence."""
-    again, elsewhere = "free some space and run the same command again", "write to a disk that has room: --output FILE"
+    again, elsewhere = "send it to a disk that has room", "write to a disk that has room: --output FILE"
     for words, where, room, hint in (
-        (("stats", "--json"), "file system", "room for the build", again),
+        (("stats", "--json"), "standard output", "room for what the command prints", again),
         (("export",), "standard output", "room for the export", elsewhere),
     ):
         with Path("/dev/full").open("w") as full:

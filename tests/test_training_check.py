@@ -140,7 +140,7 @@ def test_a_lost_example_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     def more(path: Path, manifest: Manifest, part: str, chosen: list[int]) -> Any:
         found = own_examples(path, manifest, part, chosen)
-        lost = OwnExample(np.array([250, 251, 252], dtype=np.int32), np.ones(2), 1)
+        lost = OwnExample(np.array([250, 251, 252], dtype=np.int32), np.ones(2), 1, 2)
         return {window: [*examples, lost] for window, examples in found.items()}
 
     monkeypatch.setattr(check, "own_examples", more)
@@ -184,12 +184,32 @@ def test_windows_are_chosen_by_the_seed_and_branched_ones_first(tmp_path: Path) 
     assert [one.control for one in first[1:]] == [None, None]
 
 
+@pytest.mark.parametrize("weight", [2.0, -2.0])
+def test_a_wrong_denominator_fails(tmp_path: Path, weight: float) -> None:
+    """What the loss is divided by: the sum of weights, or of supervised pairs where some weights are negative."""
+    examples = [Example((1, 2, 3, number), frozenset({2, 3}), weight if number % 2 else 1.0) for number in range(4, 9)]
+    write_examples(tmp_path / "corpus", [*examples, examples[0]])
+    generation = build(tmp_path / "out", "--shard-format", "npy", corpus=tmp_path / "corpus")
+    windows = PackedWindows(tmp_path / "out")
+    (one,) = checked(windows)
+    assert (one.passed, one.denominator) == (True, 0)
+    assert windows[0]["denominator"] == (12 if weight < 0 else 16)
+    path = next(generation.rglob("shards/**/num_supervised.npy"))
+    np.save(path, np.load(path) * 10)
+    (one,) = checked(PackedWindows(tmp_path / "out"))
+    assert (one.passed, one.denominator) == ((False, 9.0) if weight < 0 else (True, 0))
+
+
 def test_windows_that_are_no_mini_batches_are_refused(tmp_path: Path) -> None:
     """The walk trains a row once for everybody: there is nothing to hold a window against."""
     windows, _, _ = build_layout(tmp_path, random_examples(1), "walk", 12)
     with pytest.raises(MismatchError, match="layout walk") as caught:
         checked(windows)
     assert "--layout dag" in caught.value.advice
+    build(tmp_path / "state", "--merge", "state", corpus=tmp_path / "corpus")
+    with pytest.raises(MismatchError, match="merge state") as caught:
+        checked(PackedWindows(tmp_path / "state"))
+    assert "--merge prefix" in caught.value.advice
     with pytest.raises(UsageError, match="2 outputs"):
         checked(PackedWindows(tmp_path / "walk", tmp_path / "walk"))
 
@@ -218,7 +238,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert (ran.code, ran.out, ran.err) == (0, "", "")
     ran = run("check", out)
     assert ran.code == 0
-    assert ran.out.splitlines()[-1].startswith("exact: 1 windows, ")
+    assert ran.out.splitlines()[-1].startswith("exact: 1 window, ")
     ran = run("check", out, "--json")
     assert json.loads(ran.out)["ok"] is True
     depths = next(generation.rglob("shards/**/depths.npy"))

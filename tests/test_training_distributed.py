@@ -18,8 +18,9 @@ from distributed_runs import OPTIONS, RUNS, model_of, take_trainer
 from oracle import Example
 from torch import Tensor
 
-from dagpack_cli.errors import MismatchError, UsageError
+from dagpack_cli.errors import DiskError, MismatchError, UsageError
 from dagpack_cli.training import PackedWindows, train
+from dagpack_cli.training.processes import Processes
 
 TOGETHER = [name for name in RUNS if name != "killed"]
 SCRIPT = Path(__file__).with_name("distributed_runs.py")
@@ -229,3 +230,18 @@ def test_more_processes_than_gpus(monkeypatch: pytest.MonkeyPatch, shards: Path)
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="process 1 of a machine with 1 GPUs"):
         train(windows, model_of("", windows, shards), replace(OPTIONS, device="cuda"))
+
+
+def test_a_lost_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the others hear when one is gone is no bug of ours."""
+
+    def gone(*_: object) -> None:
+        raise RuntimeError("Connection closed by peer [127.0.0.1]:53996.\nmore")
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", gone)
+    monkeypatch.setattr(torch.distributed, "barrier", gone)
+    processes = Processes(0, 2, torch.device("cpu"))
+    for call in (lambda: processes.add([1.0]), processes.wait):
+        with pytest.raises(DiskError, match="another process of the run is gone") as caught:
+            call()
+        assert "\n" not in str(caught.value)

@@ -675,7 +675,7 @@ def test_a_run_prints_its_summary(out: Path, tmp_path: Path) -> None:
     assert run(*words, "--resume", "--quiet") == Ran(0, "", "")
     again = run(*words)
     assert (again.code, again.out) == (73, "")
-    assert "hint: --resume goes on with the run in it" in again.err
+    assert "hint: take another --run, or --resume to go on with the one in it" in again.err
 
 
 def test_the_command_trains_as_the_function_does(out: Path, windows: PackedWindows, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -280,3 +281,63 @@ def test_float64_has_no_compiled_attention(llama: Path) -> None:
     gpu = torch.device("cuda")
     assert pretrained._attention("auto", config, gpu, torch.float32) == "flex_attention"
     assert pretrained._attention("auto", config, gpu, torch.float64) == "sdpa"
+
+
+def test_a_model_without_a_tokenizer_has_none(tmp_path: Path) -> None:
+    """Of the configuration alone transformers would make an empty tokenizer: a folder without its files has none."""
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.txt").write_text("the cat sat the dog sat")
+    build(tmp_path / "bytes", corpus=tmp_path / "corpus")
+    models.tiny_model("qwen3", "sdpa").save_pretrained(tmp_path / "model")
+    tune(tmp_path / "bytes", tmp_path / "model", tmp_path / "run")
+    assert not list((tmp_path / "run" / "model").glob("*token*"))
+
+
+def test_a_refused_run_leaves_no_folder(out: Path, tmp_path: Path) -> None:
+    """What cannot be trained leaves nothing behind that the next try would stumble over."""
+    models.tiny_config("llama", vocab_size=20).save_pretrained(tmp_path / "model")
+    with pytest.raises(MismatchError):
+        tune(out, tmp_path / "model", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def _torch_full(*_: Any, **__: Any) -> None:
+    """Fail as torch does on a full disk: with an error of its own, over that of the system."""
+    try:
+        raise OSError(errno.ENOSPC, "No space left on device")
+    except OSError:
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")  # noqa: B904
+
+
+def _safetensors_full(folder: Path, _: Any) -> None:
+    """Fail as safetensors does on a full disk: with a text."""
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    raise ValueError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "model"])
+def test_a_full_disk_is_one(out: Path, llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Whatever torch or safetensors make of it: exit 74, and the disk gets back what was written."""
+    if kind == "checkpoint":
+        monkeypatch.setattr(torch, "save", _torch_full)
+    else:
+        monkeypatch.setattr(pretrained.Pretrained, "save", lambda _, folder, state: _safetensors_full(folder, state))
+    words = ["--shards", str(out), "--model", str(llama), "--steps", "1", "--device", "cpu", "--quiet"]
+    ran = run("train", *words, "--run", tmp_path / "run")
+    assert ran.code == 74, ran.err
+    assert "no space left on device" in ran.err
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+def test_the_way_on_without_a_checkpoint(out: Path, tmp_path: Path) -> None:
+    """A run that was stopped before its first checkpoint cannot go on: the errors say what can."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "steps.jsonl").write_text("")
+    words = ["train", "--shards", str(out), "--run", str(tmp_path / "run"), "--steps", "1"]
+    ran = run(*words, "--resume")
+    assert ran.code == 66
+    assert "hint: begin anew in another --run; --checkpoint-every N" in ran.err
+    ran = run(*words)
+    assert ran.code == 73
+    assert "hint: take another --run, or --resume" in ran.err

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from dagpack_cli.cli.quick import parser_of
 from dagpack_cli.console import Console
-from dagpack_cli.errors import DagpackError, UsageError
+from dagpack_cli.errors import DagpackError, DiskError, UsageError
 from dagpack_cli.failpoints import arm_from_environment
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _answer(app: Typer, given: list[str], console: Console) -> int:
     """Run a command; return its exit code, the errors printed."""
     try:
         code = _parse(app, given, console)
-        sys.stdout.flush()
+        _flush_output()
     except BrokenPipeError:
         _stop_writing()
     except SystemExit as stop:  # what the option parser makes of a broken pipe
@@ -109,6 +109,22 @@ def _answer(app: Typer, given: list[str], console: Console) -> int:
     console.end(code)
     _flush_or_discard(sys.stderr, 2)
     return code
+
+
+def _flush_output() -> None:
+    """Flush standard output, whose errors name no file.
+
+    Raises:
+        DiskError: it takes no more.
+    """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        hint = "send it to a disk that has room"
+        raise DiskError("standard output", reason, "room for what the command prints", hint=hint) from None
 
 
 def _fail(error: DagpackError, console: Console) -> int:

@@ -188,7 +188,7 @@ def train(
     if resume and run is None:
         raise UsageError("--resume", "no --run is given", "the folder of the run to go on with", hint="--run DIR")
     chosen_model = _model_of(values, run)
-    resumed = "the same command with --resume goes on from the newest checkpoint"
+    resumed = "the same command with --resume goes on from the newest checkpoint, if --checkpoint-every has written one"
     console = take_console(ctx, quiet=quiet, after_signal=resumed if run is not None else "")
     console.leave_to_first()
     chosen: Literal["counted", "unique"] | None = None

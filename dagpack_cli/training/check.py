@@ -72,10 +72,11 @@ class Checked:
         gradients: the largest difference of a parameter's gradient, over the largest of that parameter or a
             thousandth of the largest of all.
         parameter: name of the parameter with that difference.
+        denominator: difference of what the loss is divided by, over what its examples give.
         missing: rows of examples that the window lacks.
         control: as ``logits``, of the window without its tree mask; None where that changes nothing, for
             all its rows are one path.
-        tolerance: for each of the three.
+        tolerance: for each of the four.
     """
 
     window: int
@@ -85,14 +86,15 @@ class Checked:
     loss: float
     gradients: float
     parameter: str
+    denominator: float
     missing: int
     control: float | None
     tolerance: float
 
     @property
     def worst(self) -> float:
-        """Return the largest of the three differences; NaN if one is."""
-        values = (self.logits, self.loss, self.gradients)
+        """Return the largest of the four differences; NaN if one is."""
+        values = (self.logits, self.loss, self.gradients, self.denominator)
         return float("nan") if any(value != value for value in values) else max(values)
 
     @property
@@ -154,7 +156,7 @@ def describe(checked: Checked) -> str:
     return (
         f"window {checked.window:,}: {checked.rows:,} rows against {checked.examples:,} {examples} alone: "
         f"logits differ by {checked.logits:.1e}, loss {checked.loss:.1e}, gradients {checked.gradients:.1e}"
-        f" ({checked.parameter or 'all equal'}); {control}{missing}"
+        f" ({checked.parameter or 'all equal'}), denominator {checked.denominator:.1e}; {control}{missing}"
     )
 
 
@@ -162,8 +164,9 @@ def conclude(found: Sequence[Checked], precision: str) -> str:
     """Return what a check that passed has shown."""
     rows, examples = sum(checked.rows for checked in found), sum(checked.examples for checked in found)
     worst, allowed = max(checked.worst for checked in found), max(checked.tolerance for checked in found)
+    noun, trains = ("window", "trains") if len(found) == 1 else ("windows", "train")
     return (
-        f"exact: {len(found):,} windows, {rows:,} rows, train as their {examples:,} examples do one by one; "
+        f"exact: {len(found):,} {noun}, {rows:,} rows, {trains} as their {examples:,} examples do one by one; "
         f"largest difference {worst:.1e}, {allowed:.0e} allowed in {precision}"
     )
 
@@ -216,10 +219,20 @@ def _check(
         loss=abs(found - total) / max(1.0, abs(total)),
         gradients=gradients,
         parameter=parameter,
+        denominator=_denominator_off(windows, float(window["denominator"]), examples),
         missing=apart.missing,
         control=control,
         tolerance=_tolerance(dtype, examples),
     )
+
+
+def _denominator_off(windows: PackedWindows, found: float, examples: Sequence[OwnExample]) -> float:
+    """Return by how much a window's denominator is off, relatively: a wrong one scales every gradient of a step."""
+    if windows.negative_weights:
+        expected = float(sum(example.supervised for example in examples))
+    else:
+        expected = float(sum(example.weights.sum() for example in examples))
+    return abs(found - expected) / (abs(expected) or 1.0)
 
 
 def _tolerance(dtype: torch.dtype, examples: Sequence[OwnExample]) -> float:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
+import shutil
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +35,11 @@ __all__ = [
     "prune_checkpoints",
     "read_checkpoint",
     "save_checkpoint",
+    "stored",
 ]
 
 VERSION = 2
+_ANEW = "begin anew in another --run; --checkpoint-every N writes checkpoints on the way"
 _REMOVE = "remove it, and --resume takes the one before"
 
 
@@ -51,7 +56,7 @@ def newest_checkpoint(run: Path) -> Path:
     """
     found = sorted(run.glob("checkpoint-*.pt"))
     if not found:
-        raise NoInputError(str(run), "no checkpoint to resume from", "checkpoint-*.pt", hint="leave --resume out")
+        raise NoInputError(str(run), "no checkpoint to resume from", "checkpoint-*.pt", hint=_ANEW)
     return found[-1]
 
 
@@ -84,11 +89,43 @@ def save_checkpoint(
     if not leads:
         return
     partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    with stored(partial):
+        with partial.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+
+
+@contextmanager
+def stored(partial: Path) -> Iterator[None]:
+    """Write a file or folder that is renamed at the end; where that fails, remove what there is of it.
+
+    Raises:
+        OSError: of the disk, also where torch or safetensors make an error of their own of it.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if partial.is_dir():
+            shutil.rmtree(partial, ignore_errors=True)
+        else:
+            partial.unlink(missing_ok=True)
+        number = _os_number(error)
+        if number is None or isinstance(error, OSError):
+            raise
+        raise OSError(number, os.strerror(number), str(partial)) from error
+
+
+def _os_number(error: BaseException | None) -> int | None:
+    """Return the number of the operating system's error behind an error, None where there is none."""
+    while error is not None:
+        if isinstance(error, OSError):
+            return error.errno
+        if match := re.search(r"\(os error (\d+)\)", str(error)):
+            return int(match[1])
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from dagpack_cli.training.checkpoints import (
     prune_checkpoints,
     read_checkpoint,
     save_checkpoint,
+    stored,
 )
 from dagpack_cli.training.curve import draw_curve, open_board
 from dagpack_cli.training.loss import weighted_loss
@@ -42,7 +43,7 @@ from dagpack_cli.training.pretrained import PretrainedOptions, load_pretrained
 from dagpack_cli.training.processes import Processes, join, spread, whole
 from dagpack_cli.training.reader import Batch, PackedLoader, PackedWindows, to_device
 from dagpack_cli.training.reports import StepReport, TrainResult
-from dagpack_cli.training.runs import open_log, prepare_run
+from dagpack_cli.training.runs import check_run, make_run, open_log
 
 __all__ = ["train"]
 
@@ -105,12 +106,13 @@ def train(
         raise NoInputError("training", "no windows", "a build with at least one")
     processes = join(options.device)
     if run is not None:
-        if processes.leads or resume:
-            prepare_run(run, resume=resume)
-        processes.wait()
+        check_run(run, resume=resume)
     trainer = _Trainer(windows, model, options, val, processes)
-    if run is not None and resume:
-        trainer.load(newest_checkpoint(run))
+    if run is not None:
+        processes.wait()  # or one would find what another has begun to write
+        make_run(run)
+        if resume:
+            trainer.load(newest_checkpoint(run))
     if processes.leads:
         return _lead(trainer, run, log, listener)
     return TrainResult([_kept(trainer, report, run) for report in trainer.steps()], trainer.finish(run))
@@ -303,9 +305,10 @@ class _Trainer:
             if self.processes.leads:
                 partial, folder = run / ".model.partial", run / "model"
                 shutil.rmtree(partial, ignore_errors=True)
-                self.lm.save(partial, state)
-                shutil.rmtree(folder, ignore_errors=True)
-                partial.rename(folder)
+                with stored(partial):
+                    self.lm.save(partial, state)
+                    shutil.rmtree(folder, ignore_errors=True)
+                    partial.rename(folder)
             self.processes.wait()
         return self.lm.module
 

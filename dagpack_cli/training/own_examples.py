@@ -34,11 +34,13 @@ class OwnExample:
         tokens: shape (n,), int32; an example, or the piece of one that was split, as far as it is in the window.
         weights: shape (n - 1,), float64; what each target weighs, over all ``count`` of them.
         count: how many examples it is.
+        supervised: pairs of weight other than 0 of all of them.
     """
 
     tokens: npt.NDArray[np.int32]
     weights: npt.NDArray[np.float64]
     count: int
+    supervised: int
 
 
 def own_examples(path: Path, manifest: Manifest, part: str, chosen: Sequence[int]) -> dict[int, list[OwnExample]]:
@@ -57,12 +59,14 @@ def own_examples(path: Path, manifest: Manifest, part: str, chosen: Sequence[int
     Time O(examples of the partition + tokens of the windows' examples).
     """
     if manifest.pack.layout == "walk" or manifest.trie.merge == "state":
-        found = "layout walk" if manifest.trie.merge == "prefix" else f"merge {manifest.trie.merge}"
+        state = manifest.trie.merge == "state"
+        found = "merge state" if state else "layout walk"
+        hint = "dagpack build CORPUS NEW_OUT --merge prefix" if state else "dagpack pack OUT NEW_OUT --layout dag"
         raise MismatchError(
             str(path),
             f"{found}: a window there is no mini-batch of its own examples, only the sum over all windows is exact",
             "layout dag, packed, best-fit or padded, merge prefix or none",
-            hint="dagpack pack OUT NEW_OUT --layout dag",
+            hint=hint,
         )
     table = read_provenance(path / "examples.parquet")
     partition = load_partition(part, path, TrieInfo.from_manifest(manifest), columns_of(table, PARTITIONS))
@@ -94,9 +98,9 @@ def _merged(trie: Trie, ends: ExampleEnds, pieces: Pieces, numbers: npt.NDArray[
         first, last = supervision.run_offsets[example : example + 2].tolist()
         for start, stop in supervision.runs[first:last].tolist():
             weights[max(start - low, 0) : max(stop - low, 0)] += supervision.weights[example]
-        other = found.get(tokens.tobytes())
-        if other is None:
-            found[tokens.tobytes()] = OwnExample(tokens, weights, 1)
-        else:
-            found[tokens.tobytes()] = OwnExample(tokens, other.weights + weights, other.count + 1)
+        one = OwnExample(tokens, weights, 1, int(np.count_nonzero(weights)))
+        if (other := found.get(tokens.tobytes())) is not None:
+            supervised = other.supervised + one.supervised
+            one = OwnExample(tokens, other.weights + weights, other.count + 1, supervised)
+        found[tokens.tobytes()] = one
     return list(found.values())

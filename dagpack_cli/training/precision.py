@@ -23,8 +23,9 @@ def float64_only() -> Iterator[None]:
 
     Within it ``.float()``, ``.to(torch.float32)``, ``softmax(dtype=torch.float32)`` and every other call
     that names float32 give float64. The model and its inputs are to be float64 already, made outside: a
-    model that is made within has other angles than one that is not. Backward belongs inside too, where gradient
-    checkpointing computes again. For the calling thread: on the CPU that is all, on a GPU not the backward.
+    model that is made within has other angles than one that is not. Backward may be inside or not,
+    but not with gradient checkpointing, whose second forward pass, within backward, it does not reach. For the
+    calling thread: on the CPU that is all, on a GPU not the backward.
     """
     with _Float64Only():
         yield

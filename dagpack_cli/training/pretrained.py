@@ -29,7 +29,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LoraOptions", "Pretrained", "PretrainedOptions", "load_pretrained", "read_config"]
 
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +92,9 @@ class Pretrained:
         self._tokenizer = tokenizer
         base = model.get_base_model() if options.lora else model
         self._config: PretrainedConfig = base.config
+        self._sparse = any(
+            name.endswith("experts") and isinstance(module, nn.ModuleList) for name, module in base.named_modules()
+        )
         names = set(getattr(base, "_no_split_modules", None) or ())
         self._blocks = [module for module in base.modules() if type(module).__name__ in names]
 
@@ -99,9 +111,8 @@ class Pretrained:
 
     @property
     def sparse(self) -> bool:
-        """Return whether it is a mixture of experts."""
-        text = self._config.get_text_config()
-        return any((getattr(text, name, None) or 0) > 1 for name in _EXPERTS)
+        """Return whether it has experts that are modules of their own, of which a batch may use some."""
+        return self._sparse
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -144,7 +155,7 @@ class Pretrained:
         rounded = {
             name: value.to(self._saved_dtype) if value.is_floating_point() else value for name, value in state.items()
         }
-        with _without_bars():
+        with _quietly():
             self._model.save_pretrained(folder, state_dict=rounded)
         if not self._options.lora:  # whose configuration says what parameters are in memory, not in the file
             config = copy.deepcopy(self._config)
@@ -171,7 +182,8 @@ def read_config(path: str) -> Any:
             "--model", "transformers is not installed", "it reads models", hint="pip install 'dagpack-cli[hf]'"
         ) from None
     try:
-        return AutoConfig.from_pretrained(path)
+        with _quietly():
+            return AutoConfig.from_pretrained(path)
     except (OSError, ValueError, KeyError) as error:
         raise _unreadable(path, error) from None
 
@@ -210,7 +222,7 @@ def load_pretrained(
     from transformers import AutoModelForCausalLM
 
     try:
-        with _without_bars():
+        with _quietly():
             model: Any = AutoModelForCausalLM.from_pretrained(
                 options.path, dtype=base_dtype, attn_implementation=attention
             )
@@ -256,16 +268,23 @@ def _attention(name: str, config: Any, device: torch.device, dtype: torch.dtype)
 
 
 @contextmanager
-def _without_bars() -> Iterator[None]:
-    """Keep transformers from drawing bars: a log takes no carriage returns, and the steps have one of ours."""
+def _quietly() -> Iterator[None]:
+    """Keep transformers from drawing bars and from telling of every try to reach a hub; errors come anyway.
+
+    A log takes no carriage returns, and with ``--log-json`` every line of it is an object.
+    """
+    from huggingface_hub.utils import logging as untyped_hub
     from transformers.utils import logging as untyped
 
+    hub: Any = untyped_hub
     logging: Any = untyped
-    shown = logging.is_progress_bar_enabled()
+    shown, told = logging.is_progress_bar_enabled(), hub.get_verbosity()
     logging.disable_progress_bar()
+    hub.set_verbosity_error()
     try:
         yield
     finally:
+        hub.set_verbosity(told)
         if shown:
             logging.enable_progress_bar()
 
@@ -274,7 +293,9 @@ def _with_adapters(model: Any, lora: LoraOptions) -> Any:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
-        raise UsageError("--lora", "peft is not installed", "it makes adapters", hint="pip install peft") from None
+        raise UsageError(
+            "--lora", "peft is not installed", "it makes adapters", hint="pip install 'dagpack-cli[lora]'"
+        ) from None
     targets: str | list[str] = "all-linear" if lora.targets == ("all-linear",) else list(lora.targets)
     alpha: Any = 2 * lora.rank if lora.alpha is None else lora.alpha  # typed int, used as a number
     transposed = any(type(module).__name__ == "Conv1D" for module in model.modules())  # GPT-2's kind of linear layer
@@ -293,7 +314,10 @@ def _with_adapters(model: Any, lora: LoraOptions) -> Any:
 def _unreadable(path: str, error: Exception) -> NoInputError:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
     return NoInputError(
-        f"--model {path}", f"not a model that transformers can load ({reason})", "a folder in Hugging Face format"
+        f"--model {path}",
+        f"not a model that transformers can load ({reason})",
+        "a folder in Hugging Face format",
+        hint="name the folder that holds config.json and the weights",
     )
 
 
@@ -311,6 +335,10 @@ def _check_vocabulary(config: Any, windows: PackedWindows, path: str) -> None:
 def _tokenizer_of(path: str) -> Any:
     """Return the tokenizer beside a model, None where there is none."""
     from transformers import AutoTokenizer
+
+    folder = Path(path)
+    if folder.is_dir() and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
+        return None  # transformers would make an empty one of the configuration alone
 
     try:
         return AutoTokenizer.from_pretrained(path)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from dagpack_cli.errors import UsageError
+from dagpack_cli.errors import DiskError, UsageError
 
 __all__ = ["Processes", "Spread", "join", "spread", "whole"]
 
@@ -50,14 +50,29 @@ class Processes:
             return [float(value) for value in values]
         # float64 needs no more than a CPU, but NCCL sees nothing else than its device.
         summed = torch.tensor(list(values), dtype=torch.float64, device=self.device)
-        distributed.all_reduce(summed)
+        with _lost_peers_named():
+            distributed.all_reduce(summed)
         result: list[float] = summed.tolist()
         return result
 
     def wait(self) -> None:
         """Wait until all processes are here."""
         if self.size > 1:
-            distributed.barrier()
+            with _lost_peers_named():
+                distributed.barrier()
+
+
+@contextmanager
+def _lost_peers_named() -> Iterator[None]:
+    """Raise `DiskError` where another process of the run is gone: what ended it is in its own words."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        found = f"another process of the run is gone ({reason})"
+        raise DiskError(
+            "torchrun", found, hint="look at what it said; --resume goes on from the newest checkpoint"
+        ) from error
 
 
 def join(device: str) -> Processes:

@@ -12,11 +12,11 @@ from dagpack_cli.errors import OutputError
 from dagpack_cli.storage import write_atomic
 from dagpack_cli.training.checkpoints import newest_checkpoint
 
-__all__ = ["open_log", "prepare_run"]
+__all__ = ["check_run", "make_run", "open_log"]
 
 
-def prepare_run(run: Path, *, resume: bool) -> None:
-    """Make the folder of a run.
+def check_run(run: Path, *, resume: bool) -> None:
+    """Raise unless a run can begin in a folder, or go on in it.
 
     Raises:
         OutputError: it is no folder, or holds another run and ``resume`` is not set.
@@ -24,12 +24,24 @@ def prepare_run(run: Path, *, resume: bool) -> None:
     """
     if resume:
         newest_checkpoint(run)
+    elif run.exists():
+        if not run.is_dir():
+            raise OutputError(str(run), "not a directory", "a folder for the run")
+        if any(run.iterdir()):
+            hint = "take another --run, or --resume to go on with the one in it"
+            raise OutputError(str(run), "not empty", "an empty folder, or none", hint=hint)
+
+
+def make_run(run: Path) -> None:
+    """Make the folder of a run.
+
+    Raises:
+        OutputError: something else stands where it or its parents should be.
+    """
     try:
         run.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise OutputError(str(run), "not a directory", "a folder for the run") from None
-    if not resume and any(run.iterdir()):
-        raise OutputError(str(run), "not empty", "an empty folder, or none", hint="--resume goes on with the run in it")
 
 
 def open_log(run: Path | None, step: int) -> Any:

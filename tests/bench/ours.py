@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,13 +12,14 @@ import numpy as np
 from dagpack_cli.packing import best_fit_decreasing, pack_leaves, place_leaves
 from dagpack_cli.packing.pieces import ExampleEnds, cut_examples, cut_forest
 from dagpack_cli.packing.supervision import Supervision
+from dagpack_cli.sequences import Sequences
 from dagpack_cli.shards import MergedWindows, UnmergedWindows, write_shards
 from dagpack_cli.shards.files import ShardReport
-from dagpack_cli.trie import Engine, Trie, build_trie, sweep_weights
+from dagpack_cli.trie import Engine, Trie, build_nodes, build_trie, save_nodes, sweep_blocks, sweep_weights
 
 from .families import Corpus
 
-__all__ = ["Merged", "merge", "write"]
+__all__ = ["Merged", "merge", "store_trie", "write"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,20 @@ def merge(corpus: Corpus, engine: Engine) -> Merged:
         engine=engine,
     )
     return Merged(trie, ExampleEnds(nodes=nodes, lengths=lengths, supervision=supervision))
+
+
+def store_trie(corpus: Corpus, engine: Engine, folder: Path) -> int:
+    """Write the trie of a corpus with its weights, a block of tokens at a time, as a build does; return its tokens."""
+    shutil.rmtree(folder, ignore_errors=True)
+    sequences = Sequences.of(corpus.tokens, corpus.offsets)
+    nodes, ends = build_nodes(sequences, root=None, min_shared=1, engine=engine)
+    order = np.asarray(nodes.order)
+    supervision = Supervision.of(corpus.runs, corpus.run_offsets, np.ones(corpus.num_sequences))
+    runs, run_offsets = supervision.clip(order, np.ones(len(order), dtype=np.int64), np.diff(corpus.offsets)[order])
+    stops = nodes.depths.astype(np.int64) + np.diff(nodes.offsets)
+    sums = sweep_blocks(nodes.depths, stops, ends[order], runs, run_offsets, supervision.weights[order], engine=engine)
+    save_nodes(nodes, sums, folder)
+    return int(nodes.offsets[-1])
 
 
 def write(
