@@ -1,8 +1,8 @@
 """Places at which a test can kill a build, fail a write or hold it; without a test they do nothing.
 
 ``DAGPACK_FAILPOINT=NAME[:N[:ACTION]]`` acts when the process (a worker counts for itself) reaches ``NAME``
-for the N-th time, by default the first. A name is a step of `STEPS` or `REMOTE_STEPS` with ``.before`` or
-``.after``. Actions:
+for the N-th time, by default the first. A name is a step of `STEPS`, `REMOTE_STEPS` or `EXPORT_STEPS` with
+``.before`` or ``.after``. Actions:
 
 * ``kill`` (default): SIGKILL, as by a crash;
 * ``enospc``, ``edquot``, ``eio``: the error of the operating system, as from a failed write;
@@ -22,7 +22,18 @@ from pathlib import Path
 
 from dagpack_cli.errors import UsageError
 
-__all__ = ["FAILPOINTS", "REMOTE_FAILPOINTS", "REMOTE_STEPS", "STEPS", "arm", "arm_from_environment", "listen", "step"]
+__all__ = [
+    "EXPORT_FAILPOINTS",
+    "EXPORT_STEPS",
+    "FAILPOINTS",
+    "REMOTE_FAILPOINTS",
+    "REMOTE_STEPS",
+    "STEPS",
+    "arm",
+    "arm_from_environment",
+    "listen",
+    "step",
+]
 
 _VARIABLE = "DAGPACK_FAILPOINT"
 _PAUSE_SECONDS = 600.0
@@ -63,8 +74,11 @@ REMOTE_STEPS = (
     "remote-current",
     "remote-remove",
 )
-FAILPOINTS, REMOTE_FAILPOINTS = (
-    tuple(f"{name}.{when}" for name in steps for when in ("before", "after")) for steps in (STEPS, REMOTE_STEPS)
+# How a file of `export` is written.
+EXPORT_STEPS = ("export-write", "export-sync", "export-rename")
+FAILPOINTS, REMOTE_FAILPOINTS, EXPORT_FAILPOINTS = (
+    tuple(f"{name}.{when}" for name in steps for when in ("before", "after"))
+    for steps in (STEPS, REMOTE_STEPS, EXPORT_STEPS)
 )
 _ERRORS = {"enospc": errno.ENOSPC, "edquot": errno.EDQUOT, "eio": errno.EIO}
 
@@ -97,7 +111,7 @@ def arm(setting: str) -> None:
     kind, _, path = action.partition("=")
     number, kind = number or "1", kind or "kill"
     if (
-        name not in (*FAILPOINTS, *REMOTE_FAILPOINTS)
+        name not in (*FAILPOINTS, *REMOTE_FAILPOINTS, *EXPORT_FAILPOINTS)
         or not number.isdecimal()
         or kind not in ("kill", "pause", *_ERRORS)
     ):

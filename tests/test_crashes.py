@@ -25,7 +25,7 @@ from test_determinism import game_files, token_files, write
 
 from dagpack_cli import failpoints
 from dagpack_cli.errors import BusyError, UsageError
-from dagpack_cli.failpoints import FAILPOINTS, REMOTE_STEPS, STEPS
+from dagpack_cli.failpoints import EXPORT_STEPS, FAILPOINTS, REMOTE_STEPS, STEPS
 from dagpack_cli.locks import lock_output
 from dagpack_cli.storage import is_full, read_current, translate_os_error
 
@@ -66,7 +66,7 @@ def test_every_step_stands_in_the_code_once() -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "step"
         if isinstance(node.args[0], ast.Constant)
     ]
-    assert sorted(map(str, found)) == sorted((*STEPS, *REMOTE_STEPS))
+    assert sorted(map(str, found)) == sorted((*STEPS, *REMOTE_STEPS, *EXPORT_STEPS))
 
 
 def test_a_setting_of_another_form_is_refused(tmp_path: Path) -> None:

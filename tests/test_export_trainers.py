@@ -589,7 +589,7 @@ def test_a_file_that_exists_stays(best_fit: Path, tmp_path: Path) -> None:
     assert not list(tmp_path.glob(".*"))
 
 
-@pytest.mark.parametrize("where", ["atomic-write.before", "atomic-write.after", "atomic-sync.after"])
+@pytest.mark.parametrize("where", ["export-write.before", "export-write.after", "export-sync.after"])
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl"])
 def test_a_full_disk_leaves_what_was_there(where: str, name: str, best_fit: Path, tmp_path: Path) -> None:
     """Where there is no room the old file stays, nothing half written is left, and the error says what is full."""
@@ -625,7 +625,7 @@ def test_an_export_that_is_stopped_leaves_nothing(best_fit: Path, tmp_path: Path
     """A signal in the midst of it removes what was written; a second export meanwhile is refused."""
     file, reached = tmp_path / "a.parquet", tmp_path / "reached"
     words = command("export", best_fit, "--to", "tree", "--output", file)
-    env = environment(DAGPACK_FAILPOINT=f"atomic-write.after:1:pause={reached}")
+    env = environment(DAGPACK_FAILPOINT=f"export-write.after:1:pause={reached}")
     with subprocess.Popen(words, env=env, stderr=subprocess.PIPE) as process:
         while not reached.exists():
             assert process.poll() is None

@@ -129,11 +129,11 @@ def _replaced(path: Path) -> Iterator[Path]:
     ):
         _lock(file.fileno(), partial, path)
         try:
-            with step("atomic-write"):
+            with step("export-write"):
                 yield partial
-            with step("atomic-sync"):
+            with step("export-sync"):
                 os.fsync(file.fileno())
-            with step("atomic-rename"):
+            with step("export-rename"):
                 partial.replace(path)
         except BaseException:  # a signal too
             with suppress(OSError):
