@@ -471,8 +471,11 @@ def test_no_permission(published: Path) -> None:
         (errno.EACCES, 77, "check the owner and mode: ls -ld ."),
     ],
 )
-def test_system_errors_have_their_own_status(number: int, code: int, hint: str) -> None:
+def test_system_errors_have_their_own_status(
+    number: int, code: int, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An error of the operating system becomes the kind that tells cron what to do."""
+    monkeypatch.chdir(tmp_path)
     error = translate_os_error(OSError(number, os.strerror(number), "out/x"))
     assert (error.exit_code, error.where, error.advice) == (code, "out/x", hint)
     assert os.strerror(number).lower() in str(error)

@@ -368,7 +368,7 @@ def _check_tokenizer(windows: PackedWindows, tokenizer: Any, path: str) -> None:
     if kind != "huggingface":
         raise MismatchError(f"--model {path}", "a tokenizer of its own", f"shards of its ids, not of {kind}", hint=hint)
     theirs = tokenizer.get_vocab()
-    for token, number in _shards_tokenizer(windows).get_vocab().items():
+    for token, number in sorted(_shards_tokenizer(windows).get_vocab().items(), key=lambda entry: entry[1]):
         if theirs.get(token) != number:
             found = "no such token" if token not in theirs else f"id {theirs[token]:,}"
             raise MismatchError(
