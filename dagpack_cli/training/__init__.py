@@ -3,7 +3,11 @@
 out/ -> reader.PackedWindows -> reader.PackedLoader -> batch of tensors
 batch["subtree_ends"] -> masks.tree_block_mask | tree_bool_mask | tree_additive_mask
 model(batch, mask) -> logits -> loss.weighted_loss(logits, targets, weights, denominator)
-loop.train puts these together; every piece works alone, in a loop of your own.
+loop.train puts these together, in one process or several; every piece works alone, in a loop of your own.
+
+For models of Hugging Face transformers: huggingface.model_inputs instead of masks by hand, pretrained to
+fine-tune one, trainer.WindowTrainerMixin for their own trainers. check.check_windows holds windows against
+the examples they stand for, each run alone.
 """
 
 from __future__ import annotations
