@@ -596,6 +596,15 @@ def test_an_unreadable_checkpoint_is_named(windows: PackedWindows, finished: Pat
     assert "dagpack build" not in caught.value.advice
 
 
+def test_a_checkpoint_without_a_parameter_is_damaged(windows: PackedWindows, finished: Path, tmp_path: Path) -> None:
+    """Nothing that is trained keeps its first weights because a file has none for it."""
+    state = torch.load(newest_checkpoint(finished), weights_only=True)
+    del state["model"]["norm.weight"]
+    torch.save(state, tmp_path / "checkpoint-00000003.pt")
+    with pytest.raises(DamageError, match=r"no parameter norm\.weight"):
+        train(windows, config_of(windows), replace(OPTIONS, steps=3), run=tmp_path, resume=True)
+
+
 def test_runs_do_not_mix(windows: PackedWindows, finished: Path, tmp_path: Path) -> None:
     """A folder with anything in it is only resumed, an empty one only begun."""
     options = replace(OPTIONS, steps=1)

@@ -18,13 +18,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 
 from dagpack_cli.errors import DamageError, MismatchError, NoInputError
 
@@ -36,6 +29,7 @@ __all__ = [
     "read_checkpoint",
     "save_checkpoint",
     "stored",
+    "whole_state",
 ]
 
 VERSION = 2
@@ -79,6 +73,8 @@ def save_checkpoint(
         facts: plain values that belong to it, and nothing that pickling would have to execute.
         leads: whether this process writes.
     """
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_optimizer_state_dict
+
     options = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
     state = {
         **facts,
@@ -128,6 +124,16 @@ def _os_number(error: BaseException | None) -> int | None:
     return None
 
 
+def whole_state(module: nn.Module) -> dict[str, Any]:
+    """Return all parameters and buffers by name, whole, on the CPU; every process calls this, the first gets them."""
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+    state: dict[str, Any] = get_model_state_dict(
+        module, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )
+    return state
+
+
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Return what a checkpoint holds, its tensors mapped from the file. Nothing but plain values is unpickled.
 
@@ -148,15 +154,25 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def load_checkpoint(state: Mapping[str, Any], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def load_checkpoint(path: Path, state: Mapping[str, Any], module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Put a checkpoint's parameters and optimiser state in place; every process calls this.
 
     Args:
+        path: of the file, for errors.
         state: of `read_checkpoint`.
         module: the model, whole or sharded.
         optimizer: of it.
+
+    Raises:
+        DamageError: a parameter that is trained is not in it.
     """
-    # Frozen parameters are not in it, so strictness is ours: every trained name has to be there.
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict, set_optimizer_state_dict
+
+    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    if missing := sorted(set(trained) - state["model"].keys()):
+        found = f"no parameter {missing[0]}" + (f", nor {len(missing) - 1:,} more" if len(missing) > 1 else "")
+        raise DamageError(str(path), found, "all that are trained", hint=_REMOVE)
+    # Frozen parameters are not in it, so strictness has to be ours.
     options = StateDictOptions(full_state_dict=True, ignore_frozen_params=True, strict=False)
     set_model_state_dict(module, dict(state["model"]), options=options)
     set_optimizer_state_dict(module, optimizer, dict(state["optimizer"]), options=options)

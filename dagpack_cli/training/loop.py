@@ -21,7 +21,6 @@ from typing import IO, Any, Protocol
 import numpy as np
 import torch
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
 from dagpack_cli.errors import MismatchError, NoInputError
 from dagpack_cli.training.causal_lm import BuiltIn, CausalLM
@@ -33,6 +32,7 @@ from dagpack_cli.training.checkpoints import (
     read_checkpoint,
     save_checkpoint,
     stored,
+    whole_state,
 )
 from dagpack_cli.training.curve import draw_curve, open_board
 from dagpack_cli.training.loss import weighted_loss
@@ -300,8 +300,7 @@ class _Trainer:
     def finish(self, run: Path | None) -> nn.Module:
         """Write the trained model in its own format, ``run/model``; return it."""
         if run is not None and self.lm.exports:
-            options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-            state: dict[str, Any] = get_model_state_dict(self.lm.module, options=options)
+            state = whole_state(self.lm.module)
             if self.processes.leads:
                 partial, folder = run / ".model.partial", run / "model"
                 shutil.rmtree(partial, ignore_errors=True)
@@ -340,7 +339,7 @@ class _Trainer:
         batch = "batch size x --accumulate x processes must stay the same product"
         _compare(path, state, {"windows_per_step": self.windows_per_step}, batch)
         self.loader.load_state_dict(state["loader"])
-        load_checkpoint(state, self.lm.module, self.optimizer)
+        load_checkpoint(path, state, self.lm.module, self.optimizer)
         self.step = int(state["step"])
 
 

@@ -16,9 +16,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.nn.parallel import DistributedDataParallel
 
 from dagpack_cli.errors import DiskError, UsageError
 
@@ -163,8 +160,14 @@ def spread(
     if processes.size == 1:
         return Spread(module, nullcontext)
     if parallel == "ddp":
+        from torch.nn.parallel import DistributedDataParallel
+
         wrapped = DistributedDataParallel(module, find_unused_parameters=sparse)
         return Spread(wrapped, wrapped.no_sync)
+    # A second to import, for those who need it.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
     mesh = init_device_mesh(processes.device.type, (processes.size,))
     policy = MixedPrecisionPolicy() if compute is None else MixedPrecisionPolicy(compute, torch.float32)
     for block in blocks:
