@@ -26,7 +26,7 @@ from dagpack_cli.errors import DagpackError, DamageError, MismatchError, NoInput
 from dagpack_cli.manifest import Manifest
 from dagpack_cli.shards import access, files, parquet
 from dagpack_cli.training import PackedLoader, PackedWindows, collate
-from dagpack_cli.training.reader import window_order
+from dagpack_cli.training.loader import window_order
 
 SEQ_LEN = 8
 GOLDEN = {  # order of ten windows by (seed, epoch)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from dagpack_cli.errors import UsageError
 from dagpack_cli.training import PackedWindows, WindowCollator, WindowTrainerMixin, float64_only
+from dagpack_cli.training.loader import window_order
 from dagpack_cli.training.own_examples import own_examples
-from dagpack_cli.training.reader import window_order
 
 transformers: Any = pytest.importorskip("transformers", reason="the extra hf")
 pytest.importorskip("accelerate", reason="accelerate, which Trainer needs")

@@ -1,6 +1,6 @@
 """Training on shards: a reader, masks, a loss, a small model and a loop. The only rooms that import torch.
 
-out/ -> reader.PackedWindows -> reader.PackedLoader -> batch of tensors
+out/ -> reader.PackedWindows -> loader.PackedLoader -> batch of tensors
 batch["subtree_ends"] -> masks.tree_block_mask | tree_bool_mask | tree_additive_mask
 model(batch, mask) -> logits -> loss.weighted_loss(logits, targets, weights, denominator)
 loop.train puts these together, in one process or several; every piece works alone, in a loop of your own.
@@ -27,6 +27,7 @@ from dagpack_cli.training.huggingface import (
     refuse_unsupported,
     register_segments,
 )
+from dagpack_cli.training.loader import PackedLoader
 from dagpack_cli.training.loop import train
 from dagpack_cli.training.loss import weighted_loss
 from dagpack_cli.training.masks import (
@@ -41,7 +42,7 @@ from dagpack_cli.training.model import Decoder, DecoderConfig
 from dagpack_cli.training.options import TrainOptions
 from dagpack_cli.training.precision import float64_only
 from dagpack_cli.training.pretrained import LoraOptions, PretrainedOptions
-from dagpack_cli.training.reader import PackedLoader, PackedWindows, collate
+from dagpack_cli.training.reader import PackedWindows, collate
 from dagpack_cli.training.reports import StepReport, TrainResult, summary
 from dagpack_cli.training.trainer import WindowCollator, WindowTrainerMixin
 

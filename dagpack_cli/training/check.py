@@ -19,17 +19,18 @@ from torch import Tensor
 
 from dagpack_cli.errors import UsageError
 from dagpack_cli.training.causal_lm import BuiltIn, CausalLM
+from dagpack_cli.training.loader import window_order
 from dagpack_cli.training.loss import weighted_loss
 from dagpack_cli.training.model import DecoderConfig
 from dagpack_cli.training.own_examples import OwnExample, own_examples
 from dagpack_cli.training.precision import float64_only
 from dagpack_cli.training.pretrained import PretrainedOptions, load_pretrained
 from dagpack_cli.training.processes import join
-from dagpack_cli.training.reader import Batch, PackedWindows, collate, to_device, window_order
+from dagpack_cli.training.reader import Batch, PackedWindows, collate, to_device, whole_blocks
 
 __all__ = ["CheckOptions", "Checked", "check_windows", "conclude", "describe"]
 
-_BLOCK_ROWS = 128
+_COMPARED = 128  # rows of logits at a time
 _LOGIT_CELLS = 1 << 27  # logits that are kept for comparing: a gigabyte in float64
 _LOOKED_AT = 16  # windows, for each that is checked, in search of branches
 _SMALL = 1e-3  # of the largest gradient: smaller ones are compared with this much of it
@@ -190,8 +191,7 @@ def _check(
     window = windows[number]
     # A GPU's attention is compiled for one length; a CPU need not compute the rest of it.
     rows = windows.window_len if device.type == "cuda" else int(window["num_rows"])
-    length = -(-rows // _BLOCK_ROWS) * _BLOCK_ROWS
-    batch = to_device(collate([window], length), device)
+    batch = to_device(collate([window], whole_blocks(rows)), device)
     contexts = _Contexts(window["inputs"].tolist(), window["parents"].tolist())
     stride = -(-len(window["inputs"]) * windows.vocab_size // _LOGIT_CELLS)
     kept = torch.arange(0, len(window["inputs"]), stride, device=device)
@@ -320,7 +320,7 @@ class _Apart:
             pairs += [(at, row // self._stride) for row in rows if row % self._stride == 0]
         if pairs:
             alone, window = torch.tensor(pairs, device=logits.device).T
-            for low in range(0, len(pairs), _BLOCK_ROWS):
-                some = slice(low, low + _BLOCK_ROWS)
+            for low in range(0, len(pairs), _COMPARED):
+                some = slice(low, low + _COMPARED)
                 gap = float((logits[alone[some]] - self._seen[window[some]]).abs().max())
                 self.worst = gap if gap != gap else max(self.worst, gap)

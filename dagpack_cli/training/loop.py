@@ -35,13 +35,14 @@ from dagpack_cli.training.checkpoints import (
     whole_state,
 )
 from dagpack_cli.training.curve import draw_curve, open_board
+from dagpack_cli.training.loader import PackedLoader
 from dagpack_cli.training.loss import weighted_loss
 from dagpack_cli.training.model import DecoderConfig
 from dagpack_cli.training.optimizer import learning_rate, make_optimizer
 from dagpack_cli.training.options import TrainOptions
 from dagpack_cli.training.pretrained import PretrainedOptions, load_pretrained
 from dagpack_cli.training.processes import Processes, join, spread, whole
-from dagpack_cli.training.reader import Batch, PackedLoader, PackedWindows, to_device
+from dagpack_cli.training.reader import Batch, PackedWindows, to_device, whole_blocks
 from dagpack_cli.training.reports import StepReport, TrainResult
 from dagpack_cli.training.runs import check_run, make_run, open_log
 
@@ -59,7 +60,6 @@ _MAY_CHANGE = {
     "accumulate",
     "max_cells",
 }
-BLOCK_ROWS = 128  # what a GPU's windows are padded to a multiple of: FlexAttention's block
 
 
 class Progress(Protocol):
@@ -180,9 +180,7 @@ class _Trainer:
             sparse=self.lm.sparse,
         )
         self.optimizer = make_optimizer(self.lm.module, options)
-        length = None
-        if self.device.type == "cuda":
-            length = -(-windows.window_len // BLOCK_ROWS) * BLOCK_ROWS
+        length = whole_blocks(windows.window_len) if self.device.type == "cuda" else None
         loader_options: dict[str, Any] = {
             "batch_size": options.batch_size,
             "max_cells": options.max_cells,

@@ -23,8 +23,9 @@ from torch.utils.data import DataLoader
 
 from dagpack_cli.errors import DagpackError, UsageError
 from dagpack_cli.training.huggingface import model_inputs, refuse_unsupported
+from dagpack_cli.training.loader import PackedLoader
 from dagpack_cli.training.loss import weighted_loss
-from dagpack_cli.training.reader import Batch, PackedLoader, PackedWindows, collate
+from dagpack_cli.training.reader import Batch, PackedWindows, collate, whole_blocks
 
 if TYPE_CHECKING:
     from transformers import Trainer as _Base
@@ -32,8 +33,6 @@ else:
     _Base = object
 
 __all__ = ["WindowCollator", "WindowTrainerMixin"]
-
-_BLOCK_ROWS = 128
 
 
 class WindowCollator:
@@ -111,7 +110,7 @@ class WindowTrainerMixin(_Base):
         loader = PackedLoader(
             windows,
             batch_size,
-            length=-(-windows.window_len // _BLOCK_ROWS) * _BLOCK_ROWS if fixed else None,
+            length=whole_blocks(windows.window_len) if fixed else None,
             shuffle=shuffle,
             seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
             rank=self.args.process_index,
