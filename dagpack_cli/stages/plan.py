@@ -53,6 +53,7 @@ __all__ = [
     "check_options",
     "kept_pieces",
     "load_partition",
+    "pieces_of",
     "place_windows",
     "plan_windows",
 ]
@@ -298,6 +299,14 @@ def _arrival(forest: Forest, pieces: Pieces) -> Int64Array | None:
     return np.argsort(first[forest.leaves], kind="stable")
 
 
+def pieces_of(partition: Partition, info: TrieInfo, options: PackOptions) -> Pieces:
+    """Return the pieces that the examples of a partition were packed as, ascending by example."""
+    trie, ends = partition.trie, partition.ends
+    if options.layout in UNMERGED_LAYOUTS:
+        return cut_examples(ends, trie.parents, trie.depths, options.seq_len, options.on_long, options.prune)
+    return cut_rows(trie, ends, info.trie, options)[1]
+
+
 def kept_pieces(path: Path, manifest: Manifest, table: Any, part: str) -> Iterator[tuple[int, int, int]]:
     """Yield (trie node where the example ends, first target, exclusive last target) of every piece in windows.
 
@@ -311,12 +320,8 @@ def kept_pieces(path: Path, manifest: Manifest, table: Any, part: str) -> Iterat
     """
     info, options = TrieInfo.from_manifest(manifest), manifest.pack
     partition = load_partition(part, path, info, table)
-    trie, ends = partition.trie, partition.ends
-    if options.layout in UNMERGED_LAYOUTS:
-        pieces = cut_examples(ends, trie.parents, trie.depths, options.seq_len, options.on_long, options.prune)
-    else:
-        _, pieces = cut_rows(trie, ends, info.trie, options)
-    columns = (ends.nodes[pieces.examples], pieces.lows, pieces.highs)
+    pieces = pieces_of(partition, info, options)
+    columns = (partition.ends.nodes[pieces.examples], pieces.lows, pieces.highs)
     for node, low, high in zip(*(column.tolist() for column in columns), strict=True):
         if high > low:
             yield node, low, high

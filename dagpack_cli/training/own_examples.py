@@ -14,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.errors import DamageError, MismatchError
-from dagpack_cli.manifest import UNMERGED_LAYOUTS, Manifest
-from dagpack_cli.packing.pieces import ExampleEnds, Pieces, cut_examples
+from dagpack_cli.manifest import Manifest
+from dagpack_cli.packing.pieces import ExampleEnds, Pieces
 from dagpack_cli.partitions import PARTITIONS
 from dagpack_cli.provenance import columns_of, read_provenance
-from dagpack_cli.stages.apart import cut_rows
 from dagpack_cli.stages.dedup import TrieInfo
-from dagpack_cli.stages.plan import load_partition
+from dagpack_cli.stages.plan import load_partition, pieces_of
 from dagpack_cli.trie import Trie
 
 __all__ = ["OwnExample", "own_examples"]
@@ -69,21 +68,15 @@ def own_examples(path: Path, manifest: Manifest, part: str, chosen: Sequence[int
             hint=hint,
         )
     table = read_provenance(path / "examples.parquet")
-    partition = load_partition(part, path, TrieInfo.from_manifest(manifest), columns_of(table, PARTITIONS))
-    pieces = _pieces(manifest, partition.trie, partition.ends)
+    info = TrieInfo.from_manifest(manifest)
+    partition = load_partition(part, path, info, columns_of(table, PARTITIONS))
+    pieces = pieces_of(partition, info, manifest.pack)
     placed = np.flatnonzero(pieces.highs > pieces.lows)
     owners = np.asarray(table.column("windows").take(np.asarray(partition.chosen)).combine_chunks().flatten())
     if len(owners) != len(placed):
         where, found = str(path / "examples.parquet"), f"{len(owners):,} windows of examples"
         raise DamageError(where, found, f"{len(placed):,}, one for each piece that is packed", hint="build again")
     return {window: _merged(partition.trie, partition.ends, pieces, placed[owners == window]) for window in chosen}
-
-
-def _pieces(manifest: Manifest, trie: Trie, ends: ExampleEnds) -> Pieces:
-    options = manifest.pack
-    if options.layout in UNMERGED_LAYOUTS:
-        return cut_examples(ends, trie.parents, trie.depths, options.seq_len, options.on_long, options.prune)
-    return cut_rows(trie, ends, manifest.trie, options)[1]
 
 
 def _merged(trie: Trie, ends: ExampleEnds, pieces: Pieces, numbers: npt.NDArray[np.int64]) -> list[OwnExample]:
