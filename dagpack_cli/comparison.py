@@ -6,13 +6,16 @@ and 128-blocks of the mask that are not empty.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.packing import Engine, Forest, Placement, best_fit_apart, first_fit, place_leaves, walk_forest
+from dagpack_cli.memory import Zeros, spans
+from dagpack_cli.packing import Engine, Forest, Placement, best_fit_apart, first_fit, iter_walk, place_by_range
+from dagpack_cli.packing.ranges import RANGE_NODES
 from dagpack_cli.shards.siblings import largest_first
 from dagpack_cli.shards.window import tree_blocks
 
@@ -45,7 +48,7 @@ def placement_costs(forest: Forest, placement: Placement, *, arrange: bool = Tru
             blocks += _blocks(forest, placement.windows[inside] - first, nodes, lengths, arrange=arrange)
     return {
         "windows": placement.num_windows,
-        "rows": int(placement.ends.sum()),
+        "rows": sum(int(placement.ends[span].sum()) for span in spans(len(placement.ends))),
         "attention_edges": edges,
         "blocks": blocks,
     }
@@ -66,7 +69,13 @@ def _blocks(forest: Forest, windows: Int64s, nodes: npt.NDArray[Any], lengths: I
 
 
 def compare_packers(
-    forest: Forest, window_len: int, arrival: Int64s | None = None, *, engine: Engine = "auto"
+    forest: Forest,
+    window_len: int,
+    first_seen: Int64s | None = None,
+    *,
+    engine: Engine = "auto",
+    zeros: Zeros = np.zeros,
+    range_nodes: int = RANGE_NODES,
 ) -> dict[str, Costs]:
     """Return the costs of what others do with the same forest.
 
@@ -75,23 +84,40 @@ def compare_packers(
     continues is no leaf, which flatters it where every turn is an example); ``shared_best_fit`` is best fit on whole
     sequences without an eye to sharing, which is then used inside each window. Both have their rows
     arranged as ours are, so that their blocks differ by what is in the windows alone; the walk is an order.
+    Large forests they too pack range by range.
 
     Args:
-        forest: of rows.
+        forest: of rows; its columns may lie in files.
         window_len: most rows of a window.
-        arrival: shape (num_leaves,), int64; the leaves' indices in input order; None: as the forest has them.
+        first_seen: shape (num_nodes,), int64; leaves are in the input in the order of these; None: as the forest
+            has them.
         engine: of the packers.
+        zeros: makes the arrays with an entry a node.
+        range_nodes: nodes of a range.
     """
-    # One after the other: a placement has an entry for every node.
-    walk = placement_costs(forest, walk_forest(forest, window_len, engine=engine), arrange=False)
-    order = np.arange(len(forest.leaves)) if arrival is None else arrival
-    fitted = first_fit(forest, window_len, order, "first", engine=engine)
-    del order, arrival
-    first = placement_costs(forest, place_leaves(forest, fitted, engine=engine))
-    del fitted
-    apart = best_fit_apart(forest, window_len, engine=engine)
+
+    def fit_first(part: Forest, leaves: Int64s) -> Int64s:
+        arrival = np.arange(len(leaves)) if first_seen is None else np.argsort(first_seen[leaves], kind="stable")
+        return first_fit(part, window_len, arrival, "first", engine=engine)
+
+    def fit_best(part: Forest, _: Int64s) -> Int64s:
+        return best_fit_apart(part, window_len, engine=engine)
+
+    def ranged(pack: Callable[[Forest, Int64s], Int64s]) -> Costs:
+        parts = place_by_range(forest, window_len, pack, engine=engine, zeros=zeros, range_nodes=range_nodes)
+        return _sum(placement_costs(forest, part) for part in parts)
+
+    walk = iter_walk(forest, window_len, engine=engine, zeros=zeros, step=range_nodes)
     return {
-        "walk": walk,
-        "first_fit": first,
-        "shared_best_fit": placement_costs(forest, place_leaves(forest, apart, engine=engine)),
+        "walk": _sum(placement_costs(forest, part, arrange=False) for part in walk),
+        "first_fit": ranged(fit_first),
+        "shared_best_fit": ranged(fit_best),
     }
+
+
+def _sum(costs: Iterable[Costs]) -> Costs:
+    """Return the sums of costs of several windows."""
+    total = {"windows": 0, "rows": 0, "attention_edges": 0, "blocks": 0}
+    for cost in costs:
+        total = {name: value + cost[name] for name, value in total.items()}
+    return total

@@ -27,6 +27,7 @@ __all__ = [
     "scratch_limit",
     "select",
     "spans",
+    "stable_places",
 ]
 
 Zeros = Callable[[Any, npt.DTypeLike], npt.NDArray[Any]]
@@ -109,6 +110,36 @@ def select(num: int, chosen: Callable[[slice], npt.NDArray[np.bool_]], zeros: Ze
     return found
 
 
+def stable_places(keys: npt.NDArray[np.integer[Any]], num_keys: int, zeros: Zeros) -> npt.NDArray[np.int64]:
+    """Return where each entry stands when entries are sorted by key, equal ones in their order, in bounded memory.
+
+    A counting sort. Time O(n + num_keys) and a sort of every range of `spans`.
+
+    Args:
+        keys: shape (n,), in [0, num_keys).
+        num_keys: how many there are.
+        zeros: makes the result, and 8 bytes for every key.
+
+    >>> stable_places(np.array([2, 0, 2, 1]), 3, np.zeros)
+    array([2, 0, 3, 1])
+    """
+    starts = zeros(num_keys + 1, np.int64)
+    for span in spans(len(keys)):
+        np.add.at(starts, keys[span].astype(np.int64) + 1, 1)
+    for span in spans(num_keys):
+        starts[span.start + 1 : span.stop + 1] = starts[span.start] + np.cumsum(starts[span.start + 1 : span.stop + 1])
+    places = zeros(len(keys), np.int64)
+    for span in spans(len(keys)):
+        block = keys[span]
+        order = np.argsort(block, kind="stable")
+        heads = np.flatnonzero(np.diff(block[order], prepend=-1))
+        found, counts = block[order[heads]], np.diff(heads, append=len(block))
+        rank = np.arange(len(block)) - np.repeat(heads, counts)
+        places[span.start + order] = np.repeat(starts[found], counts) + rank
+        starts[found] += counts
+    return places
+
+
 def give_back() -> None:
     """Give what has been freed back to the system, which allocators keep for later: once a stage, not in a loop."""
     if (arrow := sys.modules.get("pyarrow")) is not None:
@@ -148,12 +179,3 @@ class Scratch:
             os.posix_fallocate(file.fileno(), 0, size)
             # Slices of a plain view are cheap, those of numpy's memmap are not.
             return np.asarray(np.memmap(file, dtype=dtype, mode="r+", shape=shape))
-
-    def keep(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the array, or a copy of it in a file where it is large: whoever has the array lets it go."""
-        if array.nbytes <= self._limit:
-            return array
-        kept = self.zeros(array.shape, array.dtype)
-        for span in spans(len(array)):
-            kept[span] = array[span]
-        return kept

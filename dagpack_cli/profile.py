@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.memory import Zeros, spans
-from dagpack_cli.packing import best_fit_decreasing
+from dagpack_cli.packing import iter_best_fit
 from dagpack_cli.shards.window import BLOCK_SIZE, chain_blocks
 from dagpack_cli.trie import Engine, Trie
 
@@ -23,13 +23,18 @@ Int64Array = npt.NDArray[np.int64]
 
 def chain_costs(lengths: Int64Array) -> dict[str, int]:
     """Return what chains cost one a window: windows, rows, attention edges and 128-blocks."""
-    blocks = -(-lengths // BLOCK_SIZE)
-    return {
-        "windows": len(lengths),
-        "rows": int(lengths.sum()),
-        "attention_edges": int((lengths * (lengths + 1) // 2).sum()),
-        "blocks": int((blocks * (blocks + 1) // 2).sum()),
-    }
+    rows = edges = blocks = 0
+    for span in spans(len(lengths)):
+        some = lengths[span]
+        rows += int(some.sum())
+        edges += _triangles(some)
+        blocks += _triangles(-(-some // BLOCK_SIZE))
+    return {"windows": len(lengths), "rows": rows, "attention_edges": edges, "blocks": blocks}
+
+
+def _triangles(numbers: Int64Array) -> int:
+    """Return the sum of 1 + 2 + ... + n over some numbers n."""
+    return int((numbers * (numbers + 1) // 2).sum())
 
 
 def layout_baselines(
@@ -45,9 +50,11 @@ def layout_baselines(
         seq_len: capacity of a window.
         engine: of the packer.
     """
-    windows = best_fit_decreasing(packed, seq_len, engine=engine)
-    num_windows = int(windows.max(initial=-1)) + 1
-    blocks = chain_blocks(packed, windows, num_windows)
+    num_windows = blocks = 0
+    for items, windows in iter_best_fit(packed, seq_len, engine=engine):
+        num = int(windows.max()) + 1
+        blocks += chain_blocks(packed[items], windows, num)
+        num_windows += num
     result = {
         "examples_as_given": chain_costs(given),
         "best_fit": chain_costs(packed) | {"windows": num_windows, "blocks": blocks},

@@ -73,7 +73,9 @@ def test_costs_are_those_of_the_rows(case: Case) -> None:
     arrival = np.random.default_rng(len(case.parents)).permutation(len(forest.leaves))
     # A few instances at a time, as of a large forest.
     with mock.patch.object(window_module, "BLOCK_SIZE", BLOCK), mock.patch("dagpack_cli.comparison._STEP", 5):
-        found = compare_packers(forest, case.seq_len, arrival)
+        first_seen = np.zeros(forest.num_nodes, dtype=np.int64)
+        first_seen[forest.leaves[arrival]] = np.arange(len(arrival))
+        found = compare_packers(forest, case.seq_len, first_seen)
         packed = pack_leaves(forest, case.seq_len).leaf_windows
         ours = placement_costs(forest, place_leaves(forest, packed))
     assert ours == counted(case, windows_of(case, packed.tolist()))

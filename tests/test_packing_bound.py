@@ -19,13 +19,15 @@ from dagpack_cli.packing import (
     bundle_leaves,
     closed_walk,
     first_fit,
+    kernels_bound,
     lower_bound,
     node_windows,
 )
+from dagpack_cli.packing import dual_bound as dual_bound_module
 from dagpack_cli.packing.bound import volume_bound
 from dagpack_cli.packing.dual_bound import TINY_LEAVES, dual_bound
 from dagpack_cli.packing.first_fit import Choice, LeafSequence
-from dagpack_cli.packing.profile_bound import MOST_SIZES, profile_sweep
+from dagpack_cli.packing.profile_bound import MOST_SIZES, profile_sweep, profile_totals
 
 ENGINES: tuple[Engine, ...] = ("numpy", "numba")
 WAYS: list[tuple[LeafSequence, Choice]] = list(product(("longest", "given"), ("first", "least-added")))
@@ -209,6 +211,65 @@ def test_long_lists_are_rounded_alike() -> None:
     assert plain == compiled
     assert node_windows(forest, 1_100)[1] == num
     assert bundle_leaves(forest, 1_100).max() + 1 == plain.windows == num
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("most_claims", [2, 3, 6])
+def test_few_claims_at_a_time_only_weaken(shape: str, most_claims: int) -> None:
+    """Children of one window that become one claim: below the optimum still, and never above all claims apart."""
+    for seed in range(150):
+        small = random_small(shape, seed, 7)
+        forest, least = small.forest, optimum(small)
+        needed = np.zeros(forest.num_nodes, dtype=np.int64)
+        windows, rows, attention = kernels_bound.profile_sweep(
+            forest.parents, forest.lengths, forest.depths, small.seq_len, MOST_SIZES, needed, most_claims
+        )
+        exact = profile_totals(forest, small.seq_len, engine="numpy")
+        assert all(low <= high for low, high in zip((windows, rows, attention), exact, strict=True))
+        assert all(low <= high for low, high in zip(exact, least[:3], strict=True))
+        assert (needed <= profile_sweep(forest, small.seq_len, engine="numpy")[0][:-1]).all()
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_claims_that_are_alike_become_one_without_loss(below: bool) -> None:
+    """A thousand small trees of few kinds, roots or below one node: the same bounds with 60 claims at a time."""
+    rng = np.random.default_rng(1)
+    parents, lengths = [-1] * below, [3] * below
+    for kind in rng.integers(0, 4, 1_000).tolist():
+        root = len(parents)
+        parents += [-1 + below, *[root] * (kind % 3)]
+        lengths += [5 + kind, *[7 + 2 * kind, 4][: kind % 3]]
+        if kind == 3 and rng.random() < 0.1:  # one that takes two windows
+            parents += [root, root]
+            lengths += [60, 50]
+    forest = Forest.from_parents(np.array(parents), np.array(lengths))
+    plain = profile_totals(forest, 90, engine="numpy")
+    for most_claims in (60, 1 << 16):
+        compiled = kernels_bound.profile_sweep(
+            forest.parents, forest.lengths, forest.depths, 90, MOST_SIZES, np.zeros(0, dtype=np.int64), most_claims
+        )
+        assert compiled == plain
+
+
+def test_some_trees_at_a_time_have_the_same_dual_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dual bound adds up over trees, however many are looked at together; a large tree anywhere turns it off."""
+    forest = grow_forest("pref", 2_048, num_nodes=1_000)
+    whole = dual_bound(forest, 2_048)
+    assert whole > 0
+    large = Forest.from_parents(
+        np.append(forest.parents, [-1, *[forest.num_nodes] * 9]), np.append(forest.lengths, [1] * 10)
+    )
+    for chunk in (1, 5, 64):
+        monkeypatch.setattr(dual_bound_module, "_CHUNK", chunk)
+        assert dual_bound(forest, 2_048) == whole
+        assert dual_bound(large, 2_048) == 0
+
+
+def test_chains_are_a_forest_of_roots() -> None:
+    """Lone roots, some at a time, are what their parents give."""
+    chains, expected = Forest.of_chains(np.array([3, 1, 2])), Forest.from_parents(np.full(3, -1), np.array([3, 1, 2]))
+    for name in ("parents", "lengths", "depths", "ends"):
+        assert np.array_equal(getattr(chains, name), getattr(expected, name))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -84,3 +84,23 @@ def test_chains_refuse(packer: object) -> None:
     for lengths, found in (([3, 0], "item 1 has 0 rows"), ([9], "item 0 has 9 rows"), ([1.5], "float64")):
         with pytest.raises(TreeError, match=found):
             packer(np.array(lengths), 8)
+
+
+@given(st.lists(st.integers(1, 9), max_size=60), st.integers(1, 12))
+def test_best_fit_range_by_range(lengths: list[int], range_items: int) -> None:
+    """Every item is in a window that has room for it; whatever the ranges, free room is left in the last alone."""
+    windows = [
+        best_fit_decreasing(array(lengths), 9, engine=engine, range_items=range_items).tolist() for engine in ENGINES
+    ]
+    assert windows[0] == windows[1]
+    assert sorted(set(windows[0])) == list(range(max(windows[0], default=-1) + 1))
+    used = np.bincount(windows[0], weights=lengths) if lengths else np.zeros(0)
+    assert (used <= 9).all()
+    if range_items >= len(lengths):
+        assert windows[0] == best_fit_decreasing(array(lengths), 9).tolist()
+
+
+def test_small_ranges_fill_large_windows() -> None:
+    """Ranges smaller than a window fill it together."""
+    windows = best_fit_decreasing(np.full(1_000, 3), 90, range_items=7)
+    assert int(windows.max()) + 1 == 34

@@ -70,7 +70,7 @@ def test_engines_agree_at_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(polish_module, "_STEPS_PER_LEAF", 0)
     results = [polish_windows(order, start, 2_048, ruins=300, fewest=1, engine=engine) for engine in ENGINES]
     assert results[0].tolist() == results[1].tolist()
-    longer = polish_windows(order, start, 2_048, ruins=300, fewest=1, limited=False, engine="numba")
+    longer = polish_windows(order, start, 2_048, ruins=300, fewest=1, share=None, engine="numba")
     assert longer.tolist() != results[1].tolist()
 
 
@@ -89,10 +89,10 @@ def test_steps_of_a_ruin(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with monkeypatch.context() as patched:
         patched.setattr(polish_module._PlainPolish, "_ruin", noted)
-        polish_windows(order, start, 300, ruins=60, fewest=1, limited=False, engine="numpy")
+        polish_windows(order, start, 300, ruins=60, fewest=1, share=None, engine="numpy")
     spent = np.cumsum([32 + 2 * size + size * size // 64 for size in sizes])
     results = [
-        polish_windows(order, start, 300, ruins=ruins, fewest=1, limited=False, engine="numba") for ruins in range(61)
+        polish_windows(order, start, 300, ruins=ruins, fewest=1, share=None, engine="numba") for ruins in range(61)
     ]
     monkeypatch.setattr(polish_module, "_STEPS_PER_LEAF", 0)
     changed = [ruins for ruins in range(3, 60) if results[ruins - 1].tolist() != results[ruins].tolist()]

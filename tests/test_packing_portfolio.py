@@ -244,20 +244,10 @@ def test_polish_is_what_was_asked_for() -> None:
         pack_leaves(forest, 2_048, polish=-1)
 
 
-def test_large_forests_stream() -> None:
-    """From the given number of nodes on, one pass with little memory is all that is tried."""
-    forest = grow_forest("gw", 2_048, 1, num_rows=300_000)
-    packed = pack_leaves(forest, 2_048, streaming_nodes=forest.num_nodes)
-    assert (list(packed.costs), packed.strategy) == (["streaming"], "streaming")
-    check(forest, packed, 2_048)
-    assert "streaming" not in pack_leaves(forest, 2_048, polish=0, streaming_nodes=forest.num_nodes + 1).costs
-
-
-@pytest.mark.parametrize("streaming_nodes", [0, 10])
-def test_no_forest(streaming_nodes: int) -> None:
+def test_no_forest() -> None:
     """Nothing packs into no windows, at a bound of 0."""
     none = np.zeros(0, dtype=np.int64)
-    packed = pack_leaves(Forest.from_parents(none, none), 5, streaming_nodes=streaming_nodes)
+    packed = pack_leaves(Forest.from_parents(none, none), 5)
     assert (packed.leaf_windows.tolist(), packed.cost.key, packed.bound.windows) == ([], (0, 0, 0), 0)
 
 

@@ -13,7 +13,8 @@ from oracle import Example, Tokens
 from strategies import corpora
 from test_supervision import runs_of
 
-from dagpack_cli.packing.pieces import ExampleEnds, OnLong, Pieces, RowForest, cut_examples, cut_forest, piece_lengths
+from dagpack_cli.packing.cutting import RowForest, cut_forest
+from dagpack_cli.packing.pieces import ExampleEnds, OnLong, Pieces, cut_examples, piece_lengths
 from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.trie import Trie, build_trie
 

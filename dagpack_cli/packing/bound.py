@@ -35,7 +35,7 @@ import numpy.typing as npt
 from dagpack_cli.packing.dual_bound import dual_bound
 from dagpack_cli.packing.engine import Engine, uses_kernel
 from dagpack_cli.packing.forest import Forest
-from dagpack_cli.packing.profile_bound import profile_sweep
+from dagpack_cli.packing.profile_bound import profile_sweep, profile_totals
 
 __all__ = ["Bound", "lower_bound", "node_windows", "volume_bound"]
 
@@ -81,7 +81,8 @@ def lower_bound(forest: Forest, seq_len: int, *, engine: Engine = "auto") -> Bou
         TreeError: a root path is longer than ``seq_len``.
 
     Time O(n log n) unless hundreds of windows are below every node of a long spine, see
-    `profile_bound.profile_sweep`; memory O(n).
+    `profile_bound.profile_sweep`; memory of the compiled way as `profile_bound.profile_totals`, so that a
+    forest's columns may lie in files.
 
     >>> forest = Forest.from_parents(np.array([-1, 0, 0]), np.array([5, 2, 3]))
     >>> bound = lower_bound(forest, 9)
@@ -92,13 +93,12 @@ def lower_bound(forest: Forest, seq_len: int, *, engine: Engine = "auto") -> Bou
     if forest.num_nodes == 0:
         return Bound(windows=0, rows=0, attention=0)
     volume = volume_bound(forest, seq_len, engine=engine)
-    windows, rows = profile_sweep(forest, seq_len, engine=engine)
-    profile, dual = int(windows[-1]), dual_bound(forest, seq_len)
-    edges = forest.lengths * forest.depths + forest.lengths * (forest.lengths + 1) // 2
+    profile, rows, attention = profile_totals(forest, seq_len, engine=engine)
+    dual = dual_bound(forest, seq_len)
     return Bound(
         windows=max(volume, profile, dual),
         rows=rows,
-        attention=int((windows[:-1] * edges).sum()),
+        attention=attention,
         volume_windows=volume,
         profile_windows=profile,
         dual_windows=dual,
@@ -108,7 +108,7 @@ def lower_bound(forest: Forest, seq_len: int, *, engine: Engine = "auto") -> Bou
 def node_windows(forest: Forest, seq_len: int, *, engine: Engine = "auto") -> npt.NDArray[np.int64]:
     """Return how many windows hold a leaf below each node, at least: shape (n,), int64, >= 1.
 
-    Arguments, errors and cost as `lower_bound`.
+    Arguments, errors and time as `lower_bound`; memory O(n).
 
     >>> forest = Forest.from_parents(np.array([-1, 0, 0]), np.array([5, 2, 3]))
     >>> node_windows(forest, 9)
@@ -121,13 +121,13 @@ def node_windows(forest: Forest, seq_len: int, *, engine: Engine = "auto") -> np
 def volume_bound(forest: Forest, seq_len: int, *, engine: Engine = "auto") -> int:
     """Return the windows that the volume bound alone proves.
 
-    Arguments and errors as `lower_bound`; ``auto`` compiles from 50,000 nodes. Time and memory O(n).
+    Arguments and errors as `lower_bound`; ``auto`` compiles from 50,000 nodes. Time O(n).
     """
     forest.check_fits(seq_len)
     if uses_kernel(engine, forest.num_nodes):
-        from dagpack_cli.packing import kernels
+        from dagpack_cli.packing import kernels_bound
 
-        return int(kernels.volume_bound(forest.parents, forest.lengths, forest.depths, seq_len)[0])
+        return int(kernels_bound.volume_bound(forest.parents, forest.lengths, forest.depths, seq_len))
     num = forest.num_nodes
     below = [0] * (num + 1)  # the sum of P over a node's children; last the super-root's
     columns = zip(forest.parents.tolist(), forest.lengths.tolist(), forest.depths.tolist(), strict=True)

@@ -28,7 +28,7 @@ TINY_LEAVES = 4
 """Leaves of the largest tree: preference pairs have two; larger trees leave small rests anyway."""
 
 _MOST_PARTS = 32  # k; windows with more parts than this leave next to nothing free
-_CHUNK = 1 << 16  # trees at a time
+_CHUNK = 1 << 16  # nodes in memory at a time, and those of one tree
 
 
 def dual_bound(forest: Forest, seq_len: int) -> int:
@@ -38,28 +38,45 @@ def dual_bound(forest: Forest, seq_len: int) -> int:
         forest: n nodes; every root path has at most ``seq_len`` rows, which the caller has checked.
         seq_len: most rows a window may hold.
 
-    Time O(32 * 3^4 n) at worst, vectorised; memory O(n).
+    Time O(32 * 3^4 n) at worst, vectorised; memory for some trees at a time, so that the columns may lie in files.
 
     Two trees of 5 rows do not fit into 9, nor do three into two windows:
 
     >>> dual_bound(Forest.from_parents(np.array([-1, -1, -1]), np.array([5, 5, 5])), 9)
     3
     """
-    roots = np.flatnonzero(forest.parents < 0)
-    firsts = np.searchsorted(forest.leaves, np.append(roots, forest.num_nodes))
-    sizes = np.diff(firsts)
-    if len(sizes) == 0 or int(sizes.max()) > TINY_LEAVES:
-        return 0
-    order = LeafOrder.of(forest)
     worth = np.zeros(_MOST_PARTS + 1, dtype=np.int64)
-    for num in range(1, TINY_LEAVES + 1):
-        chosen = firsts[:-1][sizes == num]
-        for low in range(0, len(chosen), _CHUNK):
-            leaves = chosen[low : low + _CHUNK] + np.arange(num)[:, None]
+    first = 0
+    while first < forest.num_nodes:
+        last = _whole_trees(forest, first)
+        trees = forest.trees(first, last)
+        roots = np.flatnonzero(trees.parents < 0)
+        firsts = np.searchsorted(trees.leaves, np.append(roots, trees.num_nodes))
+        sizes = np.diff(firsts)
+        if last == first or int(sizes.max()) > TINY_LEAVES:
+            return 0
+        order = LeafOrder.of(trees)
+        for num in range(1, TINY_LEAVES + 1):
+            leaves = firsts[:-1][sizes == num] + np.arange(num)[:, None]
             usages = _usages(order.rows[leaves], order.shared[leaves])
             for k in range(1, _MOST_PARTS + 1):
                 worth[k] += _least_worth(-(-(k + 1) * usages // seq_len) - 1, usages > seq_len).sum()
+        first = last
     return max(-(-int(worth[k]) // k) for k in range(1, _MOST_PARTS + 1))
+
+
+def _whole_trees(forest: Forest, first: int) -> int:
+    """Return where the trees from ``first`` on end that begin in the next chunk; ``first`` if the last is too large."""
+    stop = min(first + _CHUNK, forest.num_nodes)
+    root = first + int(np.flatnonzero(forest.parents[first:stop] < 0)[-1])
+    end = int(forest.ends[root])
+    leaves = 0
+    for low in range(root, end, _CHUNK):
+        numbers = np.arange(low, min(low + _CHUNK, end))
+        leaves += int(np.count_nonzero(forest.ends[numbers] == numbers + 1))
+        if leaves > TINY_LEAVES:
+            return first
+    return end
 
 
 def _usages(rows: Int64s, shared: Int64s) -> Int64s:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.errors import TreeError
+from dagpack_cli.memory import Zeros, spans
 from dagpack_cli.packing.engine import Engine, uses_kernel
 from dagpack_cli.preorder import check_parents, subtree_ends
 
@@ -76,6 +77,16 @@ class Forest:
         _check_lengths(forest)
         return forest
 
+    @classmethod
+    def of_chains(cls, lengths: npt.NDArray[np.int64], zeros: Zeros = np.zeros) -> Forest:
+        """Return the forest of lone roots of these lengths, at least 1; ``zeros`` makes what else it has. O(n)."""
+        num = len(lengths)
+        parents, depths, ends = zeros(num, np.int32), zeros(num, np.int64), zeros(num, np.int32)
+        for span in spans(num):
+            parents[span] = -1
+            ends[span] = np.arange(span.start + 1, span.stop + 1)
+        return cls(parents=parents, lengths=lengths, depths=depths, ends=ends)
+
     @property
     def num_nodes(self) -> int:
         """Return n."""
@@ -86,6 +97,17 @@ class Forest:
         """Return the nodes without children, ascending: shape (num_leaves,), int64. O(n) a call."""
         return np.flatnonzero(self.ends == np.arange(1, len(self.ends) + 1, dtype=np.int64))
 
+    def trees(self, first: int, last: int) -> Forest:
+        """Return the forest of the trees of nodes ``[first, last)``, which begin and end there. O(last - first)."""
+        inside = slice(first, last)
+        parents = self.parents[inside]
+        return Forest(
+            parents=np.where(parents >= 0, parents - first, -1).astype(np.int32),
+            lengths=self.lengths[inside],
+            depths=self.depths[inside],
+            ends=self.ends[inside] - np.int32(first),
+        )
+
     def check_fits(self, seq_len: int) -> None:
         """Raise `TreeError` unless every root path has at most ``seq_len`` rows. O(n).
 
@@ -93,11 +115,12 @@ class Forest:
         """
         if not 1 <= seq_len < 2**31:
             raise TreeError("seq_len", f"{seq_len:,}", f"1 to {2**31 - 1:,}")
-        bad = np.flatnonzero(self.depths + self.lengths > seq_len)
-        if len(bad):
-            node = int(bad[0])
-            rows = int(self.depths[node] + self.lengths[node])
-            raise TreeError("lengths", f"the path to node {node:,} has {rows:,} rows", f"at most {seq_len:,}")
+        for span in spans(self.num_nodes):
+            rows = self.depths[span] + self.lengths[span]
+            if rows.max() > seq_len:
+                at = int(np.argmax(rows > seq_len))
+                where = f"the path to node {span.start + at:,}"
+                raise TreeError("lengths", f"{where} has {int(rows[at]):,} rows", f"at most {seq_len:,}")
 
 
 def _checked_columns(

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit  # type: ignore[import-untyped, unused-ignore]
 
-__all__ = ["bundle", "climb", "forest_columns", "next_fit", "volume_bound", "walk_starts"]
+__all__ = ["bundle", "climb", "forest_columns", "next_fit", "walk_starts"]
 
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
@@ -82,11 +82,13 @@ def climb(parents: Int32s, starts: Int64s, stops: Int64s) -> tuple[Int64s, Int32
 @kernel
 def walk_starts(offsets: Int64s, depths: Int64s, seq_len: int) -> Int64s:
     """Return the first fresh position of every window of `walk.walk_forest`. O(n)."""
-    starts = np.empty(len(depths), dtype=np.int64)  # every window finishes a node
+    starts = np.empty(1024, dtype=np.int64)
     num_windows = 0
     position = np.int64(0)
     node = 0
     while position < offsets[-1]:
+        if num_windows == len(starts):
+            starts = np.concatenate((starts, np.empty_like(starts)))
         starts[num_windows] = position
         num_windows += 1
         while offsets[node + 1] <= position:
@@ -96,9 +98,8 @@ def walk_starts(offsets: Int64s, depths: Int64s, seq_len: int) -> Int64s:
 
 
 @kernel
-def next_fit(lengths: Int64s, seq_len: int) -> Int64s:
-    """Return the window of every item of `chains.next_fit`. O(n)."""
-    windows = np.empty(len(lengths), dtype=np.int64)
+def next_fit(lengths: Int64s, seq_len: int, windows: Int64s) -> None:
+    """Fill in the window of every item of `chains.next_fit`. O(n)."""
     window = 0
     used = np.int64(0)
     for item in range(len(lengths)):
@@ -107,23 +108,6 @@ def next_fit(lengths: Int64s, seq_len: int) -> Int64s:
             used = np.int64(0)
         used += lengths[item]
         windows[item] = window
-    return windows
-
-
-@kernel
-def volume_bound(parents: Int32s, lengths: Int64s, depths: Int64s, seq_len: int) -> tuple[Number, Number, Number]:
-    """Return (windows, rows, attention) of `bound.lower_bound`. O(n); exact while attention is below 2^63."""
-    num = len(parents)
-    below = np.zeros(num + 1, dtype=np.int64)
-    attention = np.int64(0)
-    for node in range(num - 1, -1, -1):
-        length, depth = lengths[node], depths[node]
-        room = max(seq_len - depth - length, 1)
-        windows = max(1, (below[node] + room - 1) // room)
-        attention += windows * (length * depth + length * (length + 1) // 2)
-        above = parents[node] if parents[node] >= 0 else num
-        below[above] += length * windows + below[node]
-    return (below[num] + seq_len - 1) // seq_len, below[num], attention
 
 
 # --- the pool of `bundle`: segment trees over slack, skew heaps at their leaves -------------------

@@ -1,7 +1,11 @@
 """The compiled loops of the bounds. Their plain twins say what they compute.
 
-A node's entries lie on one stack: visiting nodes backwards, the lists of a node's children are on
-top of it, and the node's own list, never longer than theirs together, takes their place.
+Nodes are visited backwards, so what is claimed of the children of a node lies on top of one stack, and
+the node's own claim takes its place. A child of one window keeps the one entry that it has with it; the lists of the
+others lie on a second stack, in the same order. The two stacks are all that is held, so the columns of
+a forest may lie in files. Thousands of children of one window, as the roots of a corpus that shares little are,
+become one claim for all that are alike, which changes nothing; where too many differ, sizes are
+rounded down, which only weakens what is claimed.
 """
 
 from __future__ import annotations
@@ -10,11 +14,20 @@ import numpy as np
 
 from dagpack_cli.packing.kernels import Int32s, Int64s, Number, kernel
 
-__all__ = ["profile_sweep"]
+__all__ = ["MOST_CLAIMS", "profile_sweep", "volume_bound"]
+
+MOST_CLAIMS = 1 << 16
+"""Claims of children of one window that wait at a node before those that are alike become one."""
+
+# Columns of a claim: windows, rows (P), least usage (m), slack of its one entry where it has one window, length of
+# its list where it has several, how many children it stands for (P is of all of them), parent, and how many claims of
+# one window there are down to it at its parent.
+_WINDOWS, _P, _LEAST, _SLACK, _KEPT, _SAME, _PARENT, _RUN = range(8)
 
 # Columns of a child's state in `_scan`: rows of its entries outside A, its windows in A (a), rows (P),
-# 1 where all of its parts count, windows seen.
-_LISTED, _ALONE, _ROWS, _WHOLE, _SEEN = range(5)
+# 1 where all of its parts count, windows seen, how many children it stands for: the first two and the windows are of
+# each of them, P is of all.
+_LISTED, _ALONE, _ROWS, _WHOLE, _SEEN, _COPIES = range(6)
 
 
 @kernel
@@ -45,10 +58,11 @@ def _merge_runs(keys: Int64s, spare: Int64s, bounds: Int64s, num: Number) -> Non
 
 @kernel
 def _outside(children: Int64s, child: Number, room: Number) -> Number:
-    """Return R(c): rows that a child has outside of A."""
+    """Return R(c): rows that a child has outside of A; of all that it stands for."""
+    listed = children[child, _COPIES] * children[child, _LISTED]
     if children[child, _WHOLE]:
-        return max(children[child, _LISTED], children[child, _ROWS] - children[child, _ALONE] * room)
-    return children[child, _LISTED]
+        return max(listed, children[child, _ROWS] - children[child, _COPIES] * children[child, _ALONE] * room)
+    return listed
 
 
 @kernel
@@ -72,12 +86,12 @@ def _scan(
             children[child, _WHOLE] = 1
         else:
             weight = entries[entry, 1]
-            seen += weight
+            seen += children[child, _COPIES] * weight
             children[child, _SEEN] += weight
             most_of_one = max(most_of_one, children[child, _SEEN])
             if 2 * size > room:
                 children[child, _ALONE] += weight
-                alone += weight
+                alone += children[child, _COPIES] * weight
             else:
                 children[child, _LISTED] += weight * size
         rows += _outside(children, child, room) - before
@@ -93,7 +107,7 @@ def _scan(
                 before = _outside(children, child, room)
                 children[child, _ALONE] -= weight
                 children[child, _LISTED] += weight * (room - (key >> 32))
-                alone -= weight
+                alone -= children[child, _COPIES] * weight
                 rows += _outside(children, child, room) - before
         each = room // size  # parts of this size that fit into a window
         needed = max(most_of_one, alone + max(-(-rows // room), -(-(seen - alone) // each)))
@@ -124,113 +138,205 @@ def _round_slacks(found: Int64s, num: Number, most: int, largest: Number) -> Num
     return num
 
 
-@kernel
-def _sum_children(
-    span: tuple[Number, Number],
-    ends: Int32s,
-    rows: Int64s,
-    least: Int64s,
-    kept: Int32s,
-    stack: Int64s,
-    size: Number,
-    room: Number,
-) -> tuple[Number, Number, Number, Number, Number]:
-    """Return sum of P, least m, smallest slack, number of children in a range, and where their lists begin."""
-    volume, num = np.int64(0), 0
-    smallest: Number = room
-    fullest: Number = room
-    child, stop = span
-    while child < stop:  # the first child's list is on top
-        size -= kept[child]
-        volume += np.int64(rows[child])
-        smallest = min(smallest, least[child])
-        fullest = min(fullest, np.int64(stack[size, 0]))
-        num += 1
-        child = np.int64(ends[child])
-    return volume, smallest, fullest, num, size
+_Scratch = tuple[Int64s, Int64s, Int64s, Int64s, Int64s, Int64s, Int32s]
 
 
 @kernel
-def _list_entries(
-    span: tuple[Number, Number],
-    ends: Int32s,
-    claims: tuple[Int64s, Int64s],
-    kept: Int32s,
-    stack: Int64s,
-    size: Number,
-    room: Number,
-    keys: Int64s,
-    bounds: Int64s,
-    children: Int64s,
-    owners: Int32s,
-) -> Number:
-    """Fill keys, the bounds of their runs, the children's states and the entries' owners; return how many keys."""
-    rows, least = claims
-    num_keys = num = 0
-    child, stop = span
+def _make_scratch(num_entries: Number, num_children: Number) -> _Scratch:
+    """Return room for so many: entries, found, keys, spare keys, bounds of runs, children, owners of entries."""
+    num_keys = num_entries + num_children
+    return (
+        np.zeros((num_entries, 2), dtype=np.int64),
+        np.zeros((num_keys, 2), dtype=np.int64),
+        np.zeros(num_keys, dtype=np.int64),
+        np.zeros(num_keys, dtype=np.int64),
+        np.zeros(num_children + 1, dtype=np.int64),
+        np.zeros((num_children, 6), dtype=np.int64),
+        np.zeros(num_entries, dtype=np.int32),
+    )
+
+
+@kernel
+def _list_entries(claims: Int64s, lists: Int64s, room: Number, scratch: _Scratch) -> Number:
+    """Fill entries and their owners, keys and the bounds of their runs, and children's states; return how many keys."""
+    entries, _, keys, _, bounds, children, owners = scratch
+    num_keys = num = taken = 0
     bounds[0] = 0
-    while child < stop:
-        size -= kept[child]
-        for at in range(size, size + kept[child]):
-            keys[num_keys] = stack[at, 0] << 32 | at << 1
+    for child in range(len(claims)):
+        for _ in range(max(claims[child, _KEPT], 1)):
+            if claims[child, _KEPT]:
+                entries[num, 0], entries[num, 1] = lists[taken, 0], lists[taken, 1]
+                taken += 1
+            else:
+                entries[num, 0], entries[num, 1] = claims[child, _SLACK], 1
+            keys[num_keys] = entries[num, 0] << 32 | num << 1
+            owners[num] = child
+            num += 1
             num_keys += 1
-            owners[at] = num
-        keys[num_keys] = (room - least[child]) << 32 | num << 1 | 1
+        keys[num_keys] = (room - claims[child, _LEAST]) << 32 | child << 1 | 1
         num_keys += 1
-        children[num] = 0
-        children[num, _ROWS] = rows[child]
-        num += 1
-        bounds[num] = num_keys
-        child = np.int64(ends[child])
+        children[child] = 0
+        children[child, _ROWS], children[child, _COPIES] = claims[child, _P], claims[child, _SAME]
+        bounds[child + 1] = num_keys
     return num_keys
 
 
 @kernel
-def profile_sweep(lengths: Int64s, depths: Int64s, ends: Int32s, seq_len: int, most: int) -> tuple[Int64s, Number]:
-    """Return (windows, rows) of `profile_bound.profile_sweep`, with at most ``most`` entries a node."""
-    num = len(ends)
-    num_leaves = np.sum(ends == np.arange(1, num + 1))
-    stack, size = np.empty((num_leaves, 2), dtype=np.int64), 0
-    keys, spare = np.empty(2 * num_leaves, dtype=np.int64), np.empty(2 * num_leaves, dtype=np.int64)
-    bounds = np.zeros(num_leaves + 1, dtype=np.int64)
-    children, owners = np.zeros((num_leaves, 5), dtype=np.int64), np.zeros(num_leaves, dtype=np.int32)
-    found = np.empty((2 * num_leaves, 2), dtype=np.int64)
-    # The last slot is the super-root's, which is node -1.
-    windows, rows = np.ones(num + 1, dtype=np.int64), np.zeros(num + 1, dtype=np.int64)
-    least, kept = np.zeros(num + 1, dtype=np.int64), np.zeros(num + 1, dtype=np.int32)
-    for node in range(num - 1, -2, -1):
+def _combine(
+    claims: Int64s, lists: Int64s, length: Number, room: Number, most: int, scratch: _Scratch
+) -> tuple[Number, Number, Number]:
+    """Return windows, rows that the list proves, and its length, of a node of several windows; the list is `found`."""
+    entries, found, keys, spare, bounds, children, owners = scratch
+    num_keys = _list_entries(claims, lists, room, scratch)
+    _merge_runs(keys, spare, bounds, len(claims))
+    windows, num_found = _scan(keys, num_keys, entries, owners, children, room, found)
+    listed = np.int64(0)
+    for at in range(num_found):
+        listed += (room - found[at, 0] + length) * found[at, 1]
+    least = np.int64(room)
+    for claim in claims:
+        least = min(least, claim[_LEAST])
+    return windows, listed, _round_slacks(found, num_found, most, room - least)
+
+
+@kernel
+def _merge_alike(claims: Int64s, most: Number, room: Number) -> Number:
+    """Make claims of one window that are alike one, at most ``most``; return how many there are. O(n log n).
+
+    ``room`` is that of their parent; usages are rounded down to a power of two as large as it takes.
+    """
+    quantum = 1
+    while True:
+        for claim in claims:
+            claim[_LEAST] = max(claim[_LEAST] // quantum * quantum, 1)
+            claim[_SLACK] = room - max((room - claim[_SLACK]) // quantum * quantum, claim[_LEAST])
+        order = np.argsort(claims[:, _SLACK] << 32 | claims[:, _LEAST])
+        ordered = claims[order]
+        num = 0
+        for claim in ordered:
+            if num and claims[num - 1, _SLACK] == claim[_SLACK] and claims[num - 1, _LEAST] == claim[_LEAST]:
+                claims[num - 1, _P] += claim[_P]
+                claims[num - 1, _SAME] += claim[_SAME]
+            else:
+                claims[num] = claim
+                num += 1
+        if num <= most:
+            return num
+        claims = claims[:num]
+        quantum *= 2
+
+
+@kernel
+def _larger(array: Int64s, needed: Number) -> Int64s:
+    """Return the array, or a copy of it with room for at least so many rows."""
+    if needed <= len(array):
+        return array
+    larger = np.empty((max(needed, 2 * len(array)), array.shape[1]), dtype=np.int64)
+    larger[: len(array)] = array
+    return larger
+
+
+@kernel
+def _push(claims: Int64s, num: Number, claim: Int64s, most: Number, room: Number) -> tuple[Int64s, Number]:
+    """Return (claims, number) with one more, of whose siblings those of one window stay on top."""
+    claims = _larger(claims, num + 1)
+    run = np.int64(0)
+    if num and claims[num - 1, _PARENT] == claim[_PARENT] and claims[num - 1, _WINDOWS] == 1:
+        run = claims[num - 1, _RUN]
+    if claim[_WINDOWS] > 1:
+        claims[num] = claims[num - run]
+        claims[num - run] = claim
+        claims[num, _RUN] = run
+        return claims, num + 1
+    claims[num] = claim
+    num, run = num + 1, run + 1
+    if run >= most:
+        merged = _merge_alike(claims[num - run : num], most // 2, room)
+        num, run = num - run + merged, merged
+    claims[num - 1, _RUN] = run
+    return claims, num
+
+
+@kernel
+def _sum_claims(claims: Int64s, room: Number) -> tuple[Number, Number, Number, Number, Number]:
+    """Return sum of P, least m and smallest slack of a node's children, entries in lists, and entries in all."""
+    volume, least, fullest = np.int64(0), np.int64(room), np.int64(room)
+    listed, num_entries = np.int64(0), np.int64(0)
+    for claim in claims:
+        volume += claim[_P]
+        least = min(least, claim[_LEAST])
+        listed += claim[_KEPT]
+        num_entries += max(claim[_KEPT], 1)
+        if claim[_KEPT] == 0:
+            fullest = min(fullest, claim[_SLACK])
+    return volume, least, fullest, listed, num_entries
+
+
+@kernel
+def profile_sweep(
+    parents: Int32s, lengths: Int64s, depths: Int64s, seq_len: int, most: int, windows: Int64s, most_claims: int
+) -> tuple[Number, Number, Number]:
+    """Return (windows, rows, attention edges) of `profile_bound`, with at most ``most`` entries a node.
+
+    ``windows``, shape (n,) or (0,) where nobody asks, is filled with what each node needs.
+    """
+    claims, num_claims = np.zeros((1024, 8), dtype=np.int64), 0
+    lists, size = np.zeros((1024, 2), dtype=np.int64), np.int64(0)
+    scratch = _make_scratch(1024, 1024)
+    attention = np.int64(0)
+    claim = np.zeros(8, dtype=np.int64)
+    for node in range(len(parents) - 1, -2, -1):  # the super-root is node -1
         length = lengths[node] if node >= 0 else np.int64(0)
-        room = seq_len - depths[node] - length if node >= 0 else np.int64(seq_len)
-        stop = np.int64(ends[node]) if node >= 0 else num
-        child = np.int64(node + 1)
-        if child == stop:
-            stack[size, 0], stack[size, 1] = room, 1
-            size += 1
-            rows[node], least[node], kept[node] = length, length, 1
-            continue
-        if ends[child] == stop:
-            windows[node], kept[node] = windows[child], kept[child]
-            rows[node], least[node] = rows[child] + length * windows[child], least[child] + length
-            continue
-        volume, smallest, fullest, num_children, top = _sum_children(
-            (child, stop), ends, rows, least, kept, stack, size, room
-        )
-        least[node] = smallest + length
-        if volume <= room:
-            stack[top, 0], stack[top, 1] = fullest, 1
-            size = top + 1
-            rows[node], kept[node] = volume + length, 1
-            continue
-        num_keys = _list_entries(
-            (child, stop), ends, (rows, least), kept, stack, size, room, keys, bounds, children, owners
-        )
-        _merge_runs(keys, spare, bounds, num_children)
-        windows[node], num_found = _scan(keys, num_keys, stack, owners, children, room, found)
-        listed = np.int64(0)
-        for at in range(num_found):
-            listed += (room - found[at, 0] + length) * found[at, 1]
-        rows[node] = max(volume + length * windows[node], listed)
-        kept[node] = _round_slacks(found, num_found, most, room - smallest)
-        stack[top : top + kept[node]] = found[: kept[node]]
-        size = top + kept[node]
-    return windows, rows[num]
+        depth = depths[node] if node >= 0 else np.int64(0)
+        room = seq_len - depth - length
+        first = num_claims
+        while first and claims[first - 1, _PARENT] == node:
+            first -= 1
+        below = claims[first:num_claims]
+        if len(below) == 0:
+            claim[_WINDOWS], claim[_P], claim[_LEAST], claim[_SLACK], claim[_KEPT] = 1, length, length, room, 0
+        elif len(below) == 1 and below[0, _SAME] == 1:
+            claim[:] = below[0]
+            claim[_P] += length * claim[_WINDOWS]
+            claim[_LEAST] += length
+        else:
+            volume, least, fullest, listed, num_entries = _sum_claims(below, room)
+            size -= listed
+            claim[_WINDOWS], claim[_P], claim[_LEAST] = 1, volume + length, least + length
+            claim[_SLACK], claim[_KEPT] = fullest, 0
+            if volume > room:  # else nothing below has several windows
+                if num_entries > len(scratch[0]) or len(below) > len(scratch[5]):
+                    scratch = _make_scratch(2 * num_entries, 2 * len(below))
+                needed, rows, kept = _combine(below, lists[size:], length, room, most, scratch)
+                claim[_WINDOWS], claim[_P] = needed, max(volume + length * needed, rows)
+                claim[_SLACK], claim[_KEPT] = 0, kept
+                lists = _larger(lists, size + kept)
+                lists[size : size + kept] = scratch[1][:kept]
+                size += kept
+        if node >= 0:
+            if len(windows):
+                windows[node] = claim[_WINDOWS]
+            attention += claim[_WINDOWS] * (length * depth + length * (length + 1) // 2)
+            claim[_SAME], claim[_PARENT], claim[_RUN] = 1, parents[node], 1
+            claims, num_claims = _push(claims, first, claim, most_claims, seq_len - depth)
+    return claim[_WINDOWS], claim[_P], attention
+
+
+@kernel
+def volume_bound(parents: Int32s, lengths: Int64s, depths: Int64s, seq_len: int) -> Number:
+    """Return the windows of `bound.volume_bound`. O(n); what is held are the rows below the nodes of a path."""
+    below, num = np.zeros((1024, 2), dtype=np.int64), 0  # node, rows below it: of those with children seen so far
+    for node in range(len(parents) - 1, -1, -1):
+        length = lengths[node]
+        room = max(seq_len - depths[node] - length, 1)
+        rows = np.int64(0)
+        if num and below[num - 1, 0] == node:
+            num -= 1
+            rows = below[num, 1]
+        windows = max(1, (rows + room - 1) // room)
+        if num == 0 or below[num - 1, 0] != parents[node]:
+            below = _larger(below, num + 1)
+            below[num, 0], below[num, 1] = parents[node], 0
+            num += 1
+        below[num - 1, 1] += length * windows + rows
+    return (below[0, 1] + seq_len - 1) // seq_len if num else np.int64(0)

@@ -6,6 +6,7 @@ A placement lists these prefixes, and says of each which part no lower-numbered 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.errors import TreeError
+from dagpack_cli.memory import Zeros, spans
 from dagpack_cli.packing.engine import Engine, uses_kernel
 from dagpack_cli.packing.forest import Forest
 
-__all__ = ["Placement", "check_placement", "climb", "place_leaves"]
+__all__ = ["Placement", "are_first", "check_placement", "climb", "join_placements", "place_leaves"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -75,11 +77,50 @@ def place_leaves(forest: Forest, leaf_windows: npt.NDArray[np.integer[Any]], *, 
     counts, nodes = climb(forest, sorted_leaves, stops, engine=engine)
     windows = np.repeat(sorted_windows, counts)
     ends = forest.lengths[nodes]
-    first_windows = np.empty(forest.num_nodes, dtype=np.int64)
+    fresh = np.where(are_first(windows, nodes, forest.num_nodes), 0, ends)
+    return Placement(windows=windows, nodes=nodes, ends=ends, fresh=fresh, num_windows=num_windows)
+
+
+def are_first(windows: npt.NDArray[np.int64], nodes: npt.NDArray[np.int32], num_nodes: int) -> npt.NDArray[np.bool_]:
+    """Return which instances, sorted by window, are in the lowest-numbered window of their node."""
+    first_windows = np.empty(num_nodes, dtype=np.int64)
     # Where an index repeats, the last assignment stays: the lowest window, taken backwards.
     first_windows[nodes[::-1]] = windows[::-1]
-    fresh = np.where(first_windows[nodes] == windows, 0, ends)
-    return Placement(windows=windows, nodes=nodes, ends=ends, fresh=fresh, num_windows=num_windows)
+    return np.asarray(first_windows[nodes] == windows)
+
+
+def join_placements(parts: Iterable[Placement], zeros: Zeros = np.zeros) -> Placement:
+    """Return one placement of windows that were placed some after the other, each part's numbered from 0.
+
+    Args:
+        parts: of the same forest; what is fresh in each is so beside the parts before.
+        zeros: makes the result, and what is known of the parts until all are there.
+    """
+    names = ("windows", "nodes", "ends", "fresh")
+    kept: list[dict[str, Any]] = []
+    num_windows = 0
+    for part in parts:
+        columns = {name: zeros(len(part.nodes), getattr(part, name).dtype) for name in names}
+        for span in spans(len(part.nodes)):
+            for name in names:
+                columns[name][span] = getattr(part, name)[span]
+            columns["windows"][span] += num_windows
+        num_windows += part.num_windows
+        kept.append(columns)
+    if len(kept) == 1:
+        return Placement(**kept[0], num_windows=num_windows)
+    size = sum(len(columns["nodes"]) for columns in kept)
+    whole = {name: zeros(size, np.int32 if name == "nodes" else np.int64) for name in names}
+    done = 0
+    for number, columns in enumerate(kept):
+        num = len(columns["nodes"])
+        for span in spans(num):
+            for name in names:
+                whole[name][done + span.start : done + span.stop] = columns[name][span]
+        done += num
+        kept[number] = {}  # let go of it
+        del columns
+    return Placement(**whole, num_windows=num_windows)
 
 
 def climb(

@@ -93,7 +93,7 @@ def polish_windows(
     ruins: int,
     fewest: int,
     seed: int = 0,
-    limited: bool = True,
+    share: int | None = 1,
     engine: Engine = "auto",
 ) -> Int64s:
     """Return windows that are no more than before, and usually fewer.
@@ -106,7 +106,7 @@ def polish_windows(
         ruins: how many times windows are ruined; see `count_ruins`.
         fewest: a proven bound on the windows: stops there.
         seed: of the generator, any integer.
-        limited: whether 2^25 steps, or 32 a leaf if those are more, end it before all ruins.
+        share: 2^25 steps divided by this, or 32 a leaf if those are more, end it before all ruins; None: nothing does.
         engine: see `dagpack_cli.packing.engine`; ``auto`` compiles from 500 ruins.
 
     Returns:
@@ -118,7 +118,7 @@ def polish_windows(
     """
     if ruins <= 0 or int(leaf_windows.max(initial=-1)) < max(fewest, 1):
         return number_by_first(leaf_windows)
-    steps = max(_STEPS, _STEPS_PER_LEAF * len(leaf_windows)) if limited else 2**62
+    steps = 2**62 if share is None else max(_STEPS // share, _STEPS_PER_LEAF * len(leaf_windows))
     state = ((seed % 2**64) * 0x9E3779B97F4A7C15 + 0x2545F4914F6CDD1D) & _MASK or 1
     compiles = uses_kernel(engine, ruins, _KERNEL_RUINS)
     left = np.array([ruins, steps])

@@ -15,8 +15,8 @@ Where the bound on windows is reached, elimination and the last two, which cost 
 where the rows are at their bound too, all that follow are. Fewer windows win, then fewer rows, then fewer
 attention edges, then the earlier rule. `polish` then works on the winner, for as many steps as take
 ten CPU seconds or so, in forests of more than a million leaves as many as take about as long as all
-the rules. Where a gap is left and the forest is small, `covering_bound` looks for a better bound. A
-forest of `STREAMING_NODES` nodes or more is packed by `streaming` alone.
+the rules. Where a gap is left and the forest is small, `covering_bound` looks for a better bound. All of it
+holds some 260 bytes a node, so `ranged` gives it larger forests in parts.
 """
 
 from __future__ import annotations
@@ -39,13 +39,12 @@ from dagpack_cli.packing.first_fit import first_fit
 from dagpack_cli.packing.forest import Forest
 from dagpack_cli.packing.leaf_order import Cost, LeafOrder, number_by_first, packing_cost
 from dagpack_cli.packing.polish import count_ruins, polish_windows
-from dagpack_cli.packing.streaming import STREAMING_NODES, stream_leaves
 
 __all__ = ["Packed", "Strategy", "pack_leaves"]
 
 Int64s = npt.NDArray[np.int64]
 Strategy = Literal[
-    "best fit", "elimination", "closed walk", "no sharing", "first fit", "least added", "polish", "streaming"
+    "best fit", "elimination", "closed walk", "no sharing", "first fit", "least added", "polish", "ranges"
 ]
 
 
@@ -77,14 +76,13 @@ def pack_leaves(
     *,
     polish: int | None = None,
     seed: int = 0,
+    share: int = 1,
     engine: Engine = "auto",
-    streaming_nodes: int = STREAMING_NODES,
 ) -> Packed:
     """Return the best packing that a few rules and a polish find, and the bound that it stands beside.
 
     The windows are never more than those of the walk closed at whole leaves, of best fit on whole
-    paths without sharing, or than 3 w - 1 for the volume bound w (or one window, if all fits);
-    except where the forest is streamed.
+    paths without sharing, or than 3 w - 1 for the volume bound w (or one window, if all fits).
 
     Args:
         forest: n nodes with m leaves; every root path has at most ``seq_len`` rows.
@@ -92,8 +90,8 @@ def pack_leaves(
         polish: ruins per window, 0 for none; None is a budget that depends on windows, bound and
             leaves, see `polish.count_ruins` and `polish.polish_windows`.
         seed: of the polish, any integer.
+        share: of how many forests this is one, which have the default budget of polishing together.
         engine: see `dagpack_cli.packing.engine`; every rule compiles from its own size on.
-        streaming_nodes: nodes from which the forest is streamed.
 
     Raises:
         TreeError: a root path is longer than ``seq_len``.
@@ -109,10 +107,6 @@ def pack_leaves(
     bound = lower_bound(forest, seq_len, engine=engine)
     count_ruins(0, 0, polish)  # refuses a bad number before anything is done
     order = LeafOrder.of(forest)
-    if forest.num_nodes >= streaming_nodes:
-        windows = stream_leaves(forest, seq_len, engine=engine)
-        cost = packing_cost(order, windows, engine=engine)
-        return Packed(leaf_windows=windows, strategy="streaming", costs={"streaming": cost}, bound=bound)
     costs: dict[Strategy, Cost] = {}
     strategy: Strategy = "best fit"
     best = np.zeros(0, dtype=np.int64)
@@ -124,7 +118,14 @@ def pack_leaves(
     if ruins:
         fewest = bound.windows
         windows = polish_windows(
-            order, best, seq_len, ruins=ruins, fewest=fewest, seed=seed, limited=polish is None, engine=engine
+            order,
+            best,
+            seq_len,
+            ruins=ruins,
+            fewest=fewest,
+            seed=seed,
+            share=None if polish is not None else share,
+            engine=engine,
         )
         costs["polish"] = packing_cost(order, windows, engine=engine)
         if costs["polish"].key < costs[strategy].key:

@@ -49,7 +49,7 @@ import numpy.typing as npt
 from dagpack_cli.packing.engine import Engine, uses_kernel
 from dagpack_cli.packing.forest import Forest
 
-__all__ = ["MOST_SIZES", "PROFILE_THRESHOLD", "profile_sweep"]
+__all__ = ["MOST_SIZES", "PROFILE_THRESHOLD", "profile_sweep", "profile_totals"]
 
 MOST_SIZES = 128
 """Different entries kept a node: a spine of n leaves costs n times as many steps."""
@@ -88,11 +88,35 @@ def profile_sweep(forest: Forest, seq_len: int, *, engine: Engine = "auto") -> t
     if forest.num_nodes == 0:
         return np.zeros(1, dtype=np.int64), 0
     if uses_kernel(engine, forest.num_nodes, PROFILE_THRESHOLD):
-        from dagpack_cli.packing import kernels_bound
-
-        windows, rows = kernels_bound.profile_sweep(forest.lengths, forest.depths, forest.ends, seq_len, MOST_SIZES)
-        return windows, int(rows)
+        windows = np.zeros(forest.num_nodes + 1, dtype=np.int64)
+        windows[-1], rows, _ = _compiled_sweep(forest, seq_len, windows[:-1])
+        return windows, rows
     return _plain_sweep(forest, seq_len)
+
+
+def profile_totals(forest: Forest, seq_len: int, *, engine: Engine = "auto") -> tuple[int, int, int]:
+    """Return windows, rows and attention edges that all windows need together.
+
+    Arguments and cost as `profile_sweep`. What the compiled way holds does not grow with the nodes: it is what is
+    claimed of the siblings of a path's nodes, hence O(seq_len + windows). The columns may lie in files.
+    """
+    if forest.num_nodes == 0:
+        return 0, 0, 0
+    if uses_kernel(engine, forest.num_nodes, PROFILE_THRESHOLD):
+        return _compiled_sweep(forest, seq_len, np.zeros(0, dtype=np.int64))
+    windows, rows = profile_sweep(forest, seq_len, engine=engine)
+    edges = forest.lengths * forest.depths + forest.lengths * (forest.lengths + 1) // 2
+    return int(windows[-1]), rows, int((windows[:-1] * edges).sum())
+
+
+def _compiled_sweep(forest: Forest, seq_len: int, windows: Int64s) -> tuple[int, int, int]:
+    """Return windows, rows and attention edges, and fill in the windows of every node where there is room for them."""
+    from dagpack_cli.packing import kernels_bound
+
+    found = kernels_bound.profile_sweep(
+        forest.parents, forest.lengths, forest.depths, seq_len, MOST_SIZES, windows, kernels_bound.MOST_CLAIMS
+    )
+    return int(found[0]), int(found[1]), int(found[2])
 
 
 def _plain_sweep(forest: Forest, seq_len: int) -> tuple[Int64s, int]:

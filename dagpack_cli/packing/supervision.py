@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.memory import Zeros, spans
+
 __all__ = ["Supervision"]
 
 Int64Array = npt.NDArray[np.int64]
@@ -71,6 +73,20 @@ class Supervision:
             (np.maximum(runs[:, 0], np.repeat(lows, sizes)), np.minimum(runs[:, 1], np.repeat(highs, sizes))), axis=1
         )
         return clipped, offsets
+
+    def clip_all(
+        self, examples: Int64Array, lows: Int64Array, highs: Int64Array, zeros: Zeros
+    ) -> tuple[Int64Array, Int64Array]:
+        """Return what `clip` does, some examples at a time; ``zeros`` makes the two arrays."""
+        offsets = zeros(len(examples) + 1, np.int64)
+        for span in spans(len(examples)):
+            firsts, stops = self._runs_within(examples[span], lows[span], highs[span])
+            offsets[span.start + 1 : span.stop + 1] = offsets[span.start] + np.cumsum(stops - firsts)
+        runs = zeros((int(offsets[-1]), 2), np.int64)
+        for span in spans(len(examples)):
+            some, _ = self.clip(examples[span], lows[span], highs[span])
+            runs[int(offsets[span.start]) : int(offsets[span.stop])] = some
+        return runs, offsets
 
     def _runs_within(self, examples: Int64Array, lows: Int64Array, highs: Int64Array) -> tuple[Int64Array, Int64Array]:
         """Return the half-open range of run indices that meet each range of targets."""

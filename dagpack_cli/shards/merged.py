@@ -14,8 +14,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.memory import Zeros, select, spans
-from dagpack_cli.packing.pieces import Pieces, RowForest
+from dagpack_cli.memory import Zeros, select, spans, stable_places
+from dagpack_cli.packing.cutting import RowForest
+from dagpack_cli.packing.pieces import Pieces
 from dagpack_cli.packing.placement import Placement
 from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.shards.siblings import largest_first
@@ -60,9 +61,16 @@ def row_totals(
         zeros: makes the arrays with an entry a row, 8 bytes a row, and others with one a node.
     """
     placed = select(len(pieces.nodes), lambda span: pieces.nodes[span] >= 0, zeros)
-    placed = placed[np.argsort(pieces.nodes[placed], kind="stable")]
-    nodes, examples = pieces.nodes[placed], pieces.examples[placed]
-    runs, offsets = supervision.clip(examples, pieces.lows[placed], pieces.highs[placed])
+    nodes, examples, lows, highs = (zeros(len(placed), np.int64) for _ in range(4))
+    for span in spans(len(placed)):
+        nodes[span] = pieces.nodes[placed[span]]
+    to = stable_places(nodes, len(rows.forest.parents), zeros)
+    for span in spans(len(placed)):
+        chosen = placed[span]
+        columns = ((nodes, pieces.nodes), (examples, pieces.examples), (lows, pieces.lows), (highs, pieces.highs))
+        for column, values in columns:
+            column[to[span]] = values[chosen]
+    runs, offsets = supervision.clip_all(examples, lows, highs, zeros)
     starts, ends = rows.first_targets, rows.first_targets + rows.forest.lengths
     num_rows = int(rows.forest.lengths.sum())
     weights, supervised = zeros(num_rows, np.float32), zeros(num_rows, np.int32)
@@ -316,13 +324,12 @@ def _by_window(
     windows = zeros(len(placed), np.int64)
     for span in spans(len(placed)):
         windows[span] = piece_windows[placed[span]]
-    # Two sorts, of which only one order is in memory at a time.
-    order = np.argsort(windows, kind="stable")
+    places = stable_places(windows, len(numbers), zeros)
     found = zeros(len(placed), np.int64)
     for span in spans(len(placed)):
-        found[span] = placed[order[span]]
+        found[places[span]] = placed[span]
+    for span in spans(len(placed)):
         windows[span] = piece_windows[found[span]]
-    del order
     bounds = np.searchsorted(windows, numbers)
     cuts = np.flatnonzero(np.diff(bounds[:-1] // _PIECES)) + 1
     for first, last in pairwise([0, *cuts.tolist(), len(numbers) - 1]):  # windows, some pieces at a time

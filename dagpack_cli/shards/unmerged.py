@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.memory import Zeros, spans, stable_places
 from dagpack_cli.packing.pieces import Pieces
 from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.shards.window import Instances, WindowRows, fill_rows
@@ -24,20 +25,37 @@ class UnmergedWindows:
         windows: shape (number of pieces with rows,), int64; the packer's answer for them, in order.
         supervision: the examples' supervised runs.
         engine: of the weight sweep.
+        zeros: makes the arrays with an entry a piece.
     """
 
     def __init__(
-        self, trie: Trie, pieces: Pieces, windows: Int64Array, supervision: Supervision, engine: Engine = "auto"
+        self,
+        trie: Trie,
+        pieces: Pieces,
+        windows: Int64Array,
+        supervision: Supervision,
+        engine: Engine = "auto",
+        *,
+        zeros: Zeros = np.zeros,
     ) -> None:
         self._trie, self._pieces, self._supervision, self._engine = trie, pieces, supervision, engine
-        present = np.flatnonzero(pieces.highs > pieces.lows)
-        self.num_windows = int(windows.max(initial=-1)) + 1
-        self.piece_windows = np.full(len(pieces.examples), -1, dtype=np.int64)
-        self.piece_windows[present] = windows
-        self._segments = np.full(len(pieces.examples), -1, dtype=np.int64)
-        self._segments[present] = np.arange(len(present))  # the occurrence, in input order
-        self._order = present[np.argsort(windows, kind="stable")]
-        self._bounds = np.searchsorted(np.sort(windows), np.arange(self.num_windows + 1))
+        self.num_windows = max((int(windows[span].max()) for span in spans(len(windows))), default=-1) + 1
+        places = stable_places(windows, self.num_windows, zeros)
+        num = len(pieces.examples)
+        self.piece_windows, self._segments = zeros(num, np.int64), zeros(num, np.int64)
+        self._order = zeros(len(windows), np.int64)
+        sizes = np.zeros(self.num_windows, dtype=np.int64)
+        done = 0  # pieces with rows so far: a segment is the occurrence, in input order
+        for span in spans(num):
+            present = np.flatnonzero(pieces.highs[span] > pieces.lows[span]) + span.start
+            some = slice(done, done + len(present))
+            self.piece_windows[span] = self._segments[span] = -1
+            self.piece_windows[present] = windows[some]
+            self._segments[present] = np.arange(some.start, some.stop)
+            self._order[places[some]] = present
+            np.add.at(sizes, windows[some], 1)
+            done = some.stop
+        self._bounds = np.concatenate(([0], np.cumsum(sizes)))
 
     def batch(self, first: int, last: int) -> WindowRows:
         """Return windows ``[first, last)``. Time and memory O(rows)."""

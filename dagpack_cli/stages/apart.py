@@ -11,7 +11,8 @@ from dagpack_cli.comparison import Costs, placement_costs
 from dagpack_cli.manifest import PackOptions, TrieOptions
 from dagpack_cli.memory import Zeros
 from dagpack_cli.packing import Forest, bundle_leaves, place_leaves
-from dagpack_cli.packing.pieces import ExampleEnds, Pieces, RowForest, cut_forest
+from dagpack_cli.packing.cutting import RowForest, cut_forest
+from dagpack_cli.packing.pieces import ExampleEnds, Pieces
 from dagpack_cli.profile import min_shared_costs
 from dagpack_cli.trie import Engine, Trie, part_prefixes
 
@@ -32,6 +33,7 @@ def cut_rows(
     *,
     min_shared: int | None = None,
     engine: Engine = "auto",
+    zeros: Zeros = np.zeros,
 ) -> tuple[RowForest, Pieces]:
     """Return the forest of rows of a merged layout, and the pieces of its examples.
 
@@ -43,6 +45,7 @@ def cut_rows(
         min_shared: None for the trie as it is; else not below what it was merged with: the forest is the
             one that a trie merged so would give. What `RowForest` says of tokens and trie nodes means that trie.
         engine: never changes the result.
+        zeros: makes the arrays with an entry a node or a piece.
     """
     offsets, parents, depths = trie.offsets, trie.parents, trie.depths
     if min_shared is not None and min_shared != merged.min_shared:
@@ -60,6 +63,7 @@ def cut_rows(
         examples=None if state else ends,
         supervised=trie.supervised if state else None,
         engine=engine,
+        zeros=zeros,
     )
 
 

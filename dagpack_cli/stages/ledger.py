@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +13,7 @@ from dagpack_cli.errors import NoInputError
 from dagpack_cli.manifest import (
     PackOptions,
 )
-from dagpack_cli.memory import spans
+from dagpack_cli.memory import Zeros, spans
 from dagpack_cli.packing import Bound
 from dagpack_cli.packing.pieces import ExampleEnds, piece_lengths
 from dagpack_cli.partitions import PARTITIONS
@@ -142,12 +143,19 @@ def check_trains(packing: dict[str, Any], ledger: dict[str, Any], info: TrieInfo
 
 
 def packing_summary(
-    partition: Partition, planned: Planned, report: ShardReport, options: PackOptions, engine: Engine
+    partition: Partition,
+    planned: Planned,
+    report: ShardReport,
+    options: PackOptions,
+    engine: Engine,
+    zeros: Zeros = np.zeros,
 ) -> dict[str, Any]:
     """Return what a partition's windows cost, the bound on it, and what the baselines would cost.
 
-    Where prefixes are merged, also what several ``--min-shared`` would cost, estimated.
+    Where prefixes are merged, also what several ``--min-shared`` would cost, estimated. ``zeros`` makes arrays with an
+    entry a piece.
     """
+    weights = partition.ends.supervision.weights
     facts = {
         "windows": report.num_windows,
         "rows": report.num_rows,
@@ -155,13 +163,13 @@ def packing_summary(
         "pairs": report.counts,
         "supervised_pairs": report.num_supervised,
         "weight_sum": report.weight_sum,
-        "negative_weights": bool((partition.ends.supervision.weights < 0).any()),
+        "negative_weights": any(bool((weights[span] < 0).any()) for span in spans(len(weights))),
         "attention_edges": report.attention_edges,
         "blocks": report.blocks,
         "bound": bound_facts(planned.bound),
         "strategy": planned.strategy,
         "tried": {name: asdict(cost) for name, cost in planned.tried.items()},
-        "baselines": baselines_of(partition, options, engine) | planned.others,
+        "baselines": baselines_of(partition, options, engine, zeros) | planned.others,
     }
     return facts | {"min_shared": planned.min_shared} if planned.min_shared else facts
 
@@ -176,31 +184,51 @@ def bound_facts(bound: Bound) -> dict[str, int]:
     }
 
 
-def baselines_of(partition: Partition, options: PackOptions, engine: Engine) -> dict[str, dict[str, int]]:
-    """Return what a partition's examples would cost without a trie."""
+def baselines_of(
+    partition: Partition, options: PackOptions, engine: Engine, zeros: Zeros = np.zeros
+) -> dict[str, dict[str, int]]:
+    """Return what a partition's examples would cost without a trie; ``zeros`` makes arrays with an entry a piece."""
     given, packed = (
-        piece_lengths(partition.ends, options.seq_len, options.on_long, prune=prune) for prune in (False, options.prune)
+        piece_lengths(partition.ends, options.seq_len, options.on_long, prune=prune, zeros=zeros)
+        for prune in (False, options.prune)
     )
-    return layout_baselines(given, packed, _turn_lengths(partition.ends, options), options.capacity, engine)
+    turns = _turn_lengths(partition.ends, options, zeros)
+    return layout_baselines(given, packed, turns, options.capacity, engine)
 
 
-def _turn_lengths(ends: ExampleEnds, options: PackOptions) -> Int64Array:
+def _turn_lengths(ends: ExampleEnds, options: PackOptions, zeros: Zeros) -> Int64Array:
     """Return the pairs of one example per supervised run, where some example has more than one.
 
     What ``--on-long`` does to examples is done to these too: dropped, truncated, or split.
     """
+    num, several = 0, False
+    for pairs, most in _iter_turns(ends, options):
+        num += len(pairs)
+        several |= most > 1
+    found = zeros(num if several else 0, np.int64)
+    done = 0
+    for pairs, _ in _iter_turns(ends, options) if several else ():
+        found[done : done + len(pairs)] = pairs
+        done += len(pairs)
+    return found
+
+
+def _iter_turns(ends: ExampleEnds, options: PackOptions) -> Iterator[tuple[Int64Array, int]]:
+    """Yield what `_turn_lengths` returns for some examples after the other, and the most runs that one of them has."""
     supervision, seq_len = ends.supervision, options.seq_len
-    owners = np.repeat(np.arange(len(ends.lengths)), np.diff(supervision.run_offsets))
-    pairs = supervision.runs[:, 1] - 1
-    kept = pairs > 0
-    if options.on_long == "drop":
-        kept &= ends.lengths[owners] - 1 <= seq_len
-    if options.on_long == "truncate":
-        kept &= supervision.runs[:, 0] <= seq_len
-        pairs = np.minimum(pairs, seq_len)
-    if not (np.bincount(owners[kept]) > 1).any():
-        return np.zeros(0, dtype=np.int64)
-    pairs = pairs[kept]
-    sizes = -(-pairs // seq_len)
-    number = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return np.asarray(np.minimum(np.repeat(pairs, sizes) - number * seq_len, seq_len), dtype=np.int64)
+    for span in spans(len(ends.lengths)):
+        offsets = supervision.run_offsets[span.start : span.stop + 1]
+        runs = supervision.runs[int(offsets[0]) : int(offsets[-1])]
+        owners = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+        pairs = runs[:, 1] - 1
+        kept = pairs > 0
+        if options.on_long == "drop":
+            kept &= ends.lengths[span][owners] - 1 <= seq_len
+        if options.on_long == "truncate":
+            kept &= runs[:, 0] <= seq_len
+            pairs = np.minimum(pairs, seq_len)
+        most = int(np.bincount(owners[kept]).max(initial=0))
+        pairs = pairs[kept]
+        sizes = -(-pairs // seq_len)
+        number = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        yield np.minimum(np.repeat(pairs, sizes) - number * seq_len, seq_len), most

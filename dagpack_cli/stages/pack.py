@@ -114,7 +114,7 @@ def pack_trie(
     give_back()
     while partitions:
         partition = partitions.pop(0)  # so that what is known of one is let go before the next
-        planned = plan_windows(partition, info, options, engine, scratch)
+        planned = plan_windows(partition, info, options, engine, scratch.zeros)
         give_back()
         with step("shards-write"):
             report = write_shards(
@@ -131,7 +131,7 @@ def pack_trie(
         give_back()
         provenance.add(partition, planned)
         ledger[partition.name] = partition_ledger(partition, planned, report, info)
-        packing[partition.name] = packing_summary(partition, planned, report, options, engine)
+        packing[partition.name] = packing_summary(partition, planned, report, options, engine, scratch.zeros)
         del partition, planned
         give_back()
     ledger["total"] = total_ledger(ledger, info)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from dagpack_cli.manifest import (
     Manifest,
     PackOptions,
 )
-from dagpack_cli.memory import Scratch, Zeros, give_back, select, spans
+from dagpack_cli.memory import Zeros, give_back, select, spans
 from dagpack_cli.packing import (
     Bound,
     Cost,
@@ -27,11 +27,11 @@ from dagpack_cli.packing import (
     lower_bound,
     next_fit,
     one_each,
-    pack_leaves,
-    place_leaves,
+    pack_forest,
     walk_forest,
 )
-from dagpack_cli.packing.pieces import ExampleEnds, Pieces, RowForest, cut_examples
+from dagpack_cli.packing.cutting import RowForest
+from dagpack_cli.packing.pieces import ExampleEnds, Pieces, cut_examples
 from dagpack_cli.partitions import PARTITIONS
 from dagpack_cli.provenance import DROPPED, KEPT, STATUSES, ExampleColumns, columns_of, read_provenance
 from dagpack_cli.shards import (
@@ -59,7 +59,6 @@ __all__ = [
 ]
 
 Int64Array = npt.NDArray[np.int64]
-Table = TypeVar("Table", RowForest, Pieces, Placement)
 
 _LONGEST_ADVISED = 1 << 20  # no model is trained on longer windows
 
@@ -180,15 +179,15 @@ def check_lengths(partition: Partition, info: TrieInfo, options: PackOptions) ->
             return
         found, longest = f"the deepest path of the graph has {deepest:,} rows", deepest
     else:
-        pairs = partition.ends.lengths - 1
-        long = np.flatnonzero(pairs > seq_len)
-        if len(long) == 0:
+        lengths = partition.ends.lengths
+        longest = max((int(lengths[span].max()) for span in spans(len(lengths))), default=0) - 1
+        if longest <= seq_len:
             return
+        long = select(len(lengths), lambda span: lengths[span] - 1 > seq_len, np.zeros)
         row = int(partition.chosen[long[0]])
         places = read_provenance(partition.source / "examples.parquet", ("file", "line", "record"))
         file, line, record = (places.column(name)[row].as_py() for name in ("file", "line", "record"))
         where = f"{file}:{line}" if line else f"{file}, record {record:,}"
-        longest = int(pairs.max())
         noun = "example is" if len(long) == 1 else "examples are"
         found = f"{len(long):,} {noun} longer than a window; the longest has {longest:,} pairs, the first is {where}"
     power = 1 << (longest - 1).bit_length()
@@ -202,17 +201,16 @@ def check_lengths(partition: Partition, info: TrieInfo, options: PackOptions) ->
 
 
 def plan_windows(
-    partition: Partition, info: TrieInfo, options: PackOptions, engine: Engine, scratch: Scratch | None = None
+    partition: Partition, info: TrieInfo, options: PackOptions, engine: Engine, zeros: Zeros = np.zeros
 ) -> Planned:
     """Return the windows of a partition in the layout asked for, and the lower bound on them.
 
-    ``scratch`` keeps what has an entry an example, a node or a row; without one it is in memory.
+    ``zeros`` makes the arrays with an entry an example, a node or a row.
     """
     trie, ends = partition.trie, partition.ends
-    zeros = np.zeros if scratch is None else scratch.zeros
     if options.layout in UNMERGED_LAYOUTS:
-        return _plan_unmerged(trie, ends, options, engine)
-    placed = place_windows(partition, info, options, engine, scratch=scratch)
+        return _plan_unmerged(trie, ends, options, engine, zeros)
+    placed = place_windows(partition, info, options, engine, zeros=zeros)
     rows, pieces = placed.rows, placed.pieces
     state = info.trie.merge == "state"
     totals = None
@@ -251,52 +249,46 @@ def place_windows(
     engine: Engine,
     *,
     min_shared: int | None = None,
-    scratch: Scratch | None = None,
+    zeros: Zeros = np.zeros,
 ) -> Placed:
     """Return what stands in which window of a merged layout, the bound, and what other packers would need.
 
-    With ``min_shared`` as if the trie had been merged with it; see `cut_rows`. ``scratch`` keeps what the packer
-    does not look at.
+    With ``min_shared`` as if the trie had been merged with it; see `cut_rows`. ``zeros`` makes the arrays with an
+    entry an example or a node.
     """
-    rows, pieces = cut_rows(partition.trie, partition.ends, info.trie, options, min_shared=min_shared, engine=engine)
-    if scratch is not None:
-        rows, pieces = _kept(rows, scratch), _kept(pieces, scratch)
+    rows, pieces = cut_rows(
+        partition.trie, partition.ends, info.trie, options, min_shared=min_shared, engine=engine, zeros=zeros
+    )
     give_back()
     forest, size = rows.forest, options.capacity
     tried: dict[str, Cost] = {}
     if options.layout == "walk":
         strategy, bound = "walk", lower_bound(forest, size, engine=engine)
-        placement = walk_forest(forest, size, engine=engine)
+        placement = walk_forest(forest, size, engine=engine, zeros=zeros)
     else:
-        packed = pack_leaves(forest, size, polish=options.polish, engine=engine)
+        packed = pack_forest(forest, size, polish=options.polish, engine=engine, zeros=zeros)
         strategy, bound, tried = packed.strategy, packed.bound, {str(name): cost for name, cost in packed.costs.items()}
-        placement = place_leaves(forest, packed.leaf_windows, engine=engine)
-        del packed
-    if scratch is not None:
-        placement = _kept(placement, scratch)
+        placement = packed.placement
     give_back()
-    others = compare_packers(forest, size, _arrival(forest, pieces), engine=engine)
+    others = compare_packers(forest, size, _first_seen(forest, pieces, zeros), engine=engine, zeros=zeros)
     give_back()
     return Placed(rows, pieces, placement, bound, strategy, tried, others)
 
 
-def _kept(table: Table, scratch: Scratch) -> Table:
-    """Return a table of columns with the large ones in files; the forest, which packers jump about in, stays."""
-    columns = {field.name: getattr(table, field.name) for field in fields(table)}
-    kept: dict[str, Any] = {
-        name: scratch.keep(column) for name, column in columns.items() if isinstance(column, np.ndarray)
-    }
-    return replace(table, **kept)
+def _first_seen(forest: Forest, pieces: Pieces, zeros: Zeros) -> Int64Array | None:
+    """Return the number of the first example that ends in each node, after all of them where none does.
 
-
-def _arrival(forest: Forest, pieces: Pieces) -> Int64Array | None:
-    """Return the leaves in the order in which the input has their first example; None where no examples are known."""
-    placed = pieces.nodes >= 0
-    if not placed.any():
+    None where no examples are known.
+    """
+    if len(pieces.nodes) == 0:
         return None
-    first = np.full(forest.num_nodes, np.iinfo(np.int64).max, dtype=np.int64)
-    np.minimum.at(first, pieces.nodes[placed], pieces.examples[placed])
-    return np.argsort(first[forest.leaves], kind="stable")
+    first = zeros(forest.num_nodes, np.int64)
+    for span in spans(len(first)):
+        first[span] = np.iinfo(np.int64).max
+    for span in spans(len(pieces.nodes)):
+        placed = pieces.nodes[span] >= 0
+        np.minimum.at(first, pieces.nodes[span][placed], pieces.examples[span][placed])
+    return first
 
 
 def pieces_of(partition: Partition, info: TrieInfo, options: PackOptions) -> Pieces:
@@ -338,16 +330,23 @@ def _state_truncated(trie: Trie, options: PackOptions) -> int:
     return int((trie.counts.astype(np.int64) * cut).sum())
 
 
-def _plan_unmerged(trie: Trie, ends: ExampleEnds, options: PackOptions, engine: Engine) -> Planned:
-    pieces = cut_examples(ends, trie.parents, trie.depths, options.seq_len, options.on_long, options.prune)
-    lengths = (pieces.highs - pieces.lows)[pieces.highs > pieces.lows]
+def _plan_unmerged(trie: Trie, ends: ExampleEnds, options: PackOptions, engine: Engine, zeros: Zeros) -> Planned:
+    pieces = cut_examples(ends, trie.parents, trie.depths, options.seq_len, options.on_long, options.prune, zeros)
+    lengths = zeros(len(pieces.lows), np.int64)
+    num = rows = 0
+    for span in spans(len(lengths)):
+        some = pieces.highs[span] - pieces.lows[span]
+        some = some[some > 0]
+        lengths[num : num + len(some)] = some
+        num += len(some)
+        rows += int(some.sum())
+    lengths = lengths[:num]
     if options.layout == "packed":
-        placed = next_fit(lengths, options.capacity, engine=engine)
+        placed = next_fit(lengths, options.capacity, engine=engine, zeros=zeros)
     elif options.layout == "best-fit":
-        placed = best_fit_decreasing(lengths, options.capacity, engine=engine)
+        placed = best_fit_decreasing(lengths, options.capacity, engine=engine, zeros=zeros)
     else:
-        placed = one_each(lengths, options.capacity)
-    forest = Forest.from_parents(np.full(len(lengths), -1, dtype=np.int32), lengths, engine=engine)
-    bound = lower_bound(forest, options.capacity, engine=engine)
-    windows = UnmergedWindows(trie, pieces, placed, ends.supervision, engine)
-    return Planned(windows, pieces, bound, options.layout, {}, {}, int(lengths.sum()), 0, 0, [])
+        placed = one_each(lengths, options.capacity, zeros=zeros)
+    bound = lower_bound(Forest.of_chains(lengths, zeros), options.capacity, engine=engine)
+    windows = UnmergedWindows(trie, pieces, placed, ends.supervision, engine, zeros=zeros)
+    return Planned(windows, pieces, bound, options.layout, {}, {}, rows, 0, 0, [])

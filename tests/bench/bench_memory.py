@@ -83,16 +83,17 @@ def _generate(name: str, num_tokens: int, folder: Path) -> tuple[int, int]:
     """Write a corpus as Parquet files of 20 million ids; return its tokens and examples."""
     folder.mkdir()
     rng = np.random.default_rng(9)
-    found = examples = 0
+    found = examples = files = 0
     while found < num_tokens:
         corpus = families.STRUCTURE[name](rng, min(_FILE_TOKENS, num_tokens - found))
         column = pa.LargeListArray.from_arrays(pa.array(corpus.offsets), pa.array(corpus.tokens))
         table = pa.table({"input_ids": column})
         pq.write_table(
-            table, folder / f"part-{found // _FILE_TOKENS:04d}.parquet", compression="zstd", row_group_size=1 << 14
+            table, folder / f"part-{files:04d}.parquet", compression="zstd", row_group_size=1 << 14
         )
         found += len(corpus.tokens)
         examples += corpus.num_sequences
+        files += 1
     return found, examples
 
 

@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 
 from dagpack_cli.packing import best_fit_decreasing, pack_leaves, place_leaves
-from dagpack_cli.packing.pieces import ExampleEnds, cut_examples, cut_forest
+from dagpack_cli.packing.cutting import cut_forest
+from dagpack_cli.packing.pieces import ExampleEnds, cut_examples
 from dagpack_cli.packing.supervision import Supervision
 from dagpack_cli.sequences import Sequences
 from dagpack_cli.shards import MergedWindows, UnmergedWindows, write_shards
