@@ -367,8 +367,8 @@ def fingerprint(*parts: object) -> str:
 
 
 def library_versions(*, huggingface: bool) -> dict[str, str]:
-    """Return the versions that may change bytes: ours, pyarrow's and, where it is used, tokenizers'."""
+    """Return the versions that may change bytes: ours, pyarrow's, zstandard's and, where it is used, tokenizers'."""
     from importlib import metadata  # which loads the modules of e-mail, and only a build asks
 
-    names = ["pyarrow", "tokenizers"] if huggingface else ["pyarrow"]
+    names = ["pyarrow", "zstandard", *(["tokenizers"] if huggingface else [])]
     return {"dagpack": dagpack_cli.__version__} | {name: metadata.version(name) for name in names}

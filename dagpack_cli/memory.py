@@ -141,7 +141,7 @@ def stable_places(keys: npt.NDArray[np.integer[Any]], num_keys: int, zeros: Zero
 
 
 def give_back() -> None:
-    """Give what has been freed back to the system, which allocators keep for later: once a stage, not in a loop."""
+    """Give what has been freed back to the system, which allocators keep for later; a millisecond or so."""
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()
     with suppress(OSError, AttributeError):  # only glibc has it, and only it needs it

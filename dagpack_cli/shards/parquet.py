@@ -1,12 +1,13 @@
 """Parquet shards: one row per window, unpadded lists, page checksums.
 
 BYTE_STREAM_SPLIT with zstd level 1 and non-null list elements was the smallest and fastest of the
-encodings measured for these columns.
+encodings measured for these columns. Shards are written here page by page, and read by pyarrow: the levels of
+lists, which pyarrow computes row by row, took it nearly as long as all the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +18,17 @@ import pyarrow.parquet as pq
 
 from dagpack_cli.errors import DamageError
 from dagpack_cli.native import open_native
+from dagpack_cli.shards.columns import COLUMNS, SCALARS, Column
+from dagpack_cli.shards.footer import Chunk, RowGroup, encode_footer
+from dagpack_cli.shards.levels import ListPage, list_pages
+from dagpack_cli.shards.pages import PageEncoder
 from dagpack_cli.shards.window import ROW_COLUMNS, WindowRows
 
 __all__ = ["read_attention_edges", "read_parquet", "windows_per_group", "write_parquet"]
 
 _GROUP_ROWS = 1 << 16  # rows in a row group: what a reader that jumps about decodes for one window
-_SCALARS = {
-    "num_rows": pa.int32(),
-    "num_supervised": pa.int64(),
-    "weight_sum": pa.float64(),
-    "attention_edges": pa.int64(),
-}
-_TYPES = {np.int32: pa.int32(), np.float32: pa.float32(), np.bool_: pa.bool_()}
-
-
-def _schema(metadata: Mapping[str, str]) -> pa.Schema:
-    fields = [
-        pa.field(name, pa.list_(pa.field("element", _TYPES[dtype], nullable=False)), nullable=False)
-        for name, dtype in ROW_COLUMNS.items()
-    ]
-    fields += [pa.field(name, kind, nullable=False) for name, kind in _SCALARS.items()]
-    return pa.schema(fields, metadata=dict(metadata))
+_MAGIC = b"PAR1"
+_PENDING_BYTES = 1 << 20
 
 
 def windows_per_group(window_len: int) -> int:
@@ -48,30 +39,89 @@ def windows_per_group(window_len: int) -> int:
 def write_parquet(
     path: Path, windows: WindowRows, window_len: int, metadata: Mapping[str, str], compression_level: int
 ) -> None:
-    """Write windows as one Parquet file; the bytes depend on the arguments and on pyarrow alone."""
-    schema = _schema(metadata)
-    offsets = pa.array(windows.row_offsets.astype(np.int32))
-    columns: list[Any] = []
-    for field in schema:
-        if field.name in ROW_COLUMNS:
-            columns.append(pa.ListArray.from_arrays(offsets, pa.array(getattr(windows, field.name)), type=field.type))
-        elif field.name == "num_rows":
-            columns.append(pa.array(np.diff(windows.row_offsets).astype(np.int32)))
-        else:
-            columns.append(pa.array(getattr(windows, field.name)))
-    split = [f"{name}.list.element" for name, dtype in ROW_COLUMNS.items() if dtype is not np.bool_]
+    """Write windows as one Parquet file; the bytes depend on the arguments, on dagpack and on zstd alone.
+
+    Args:
+        path: of the file, which is replaced.
+        windows: of at most ``window_len`` rows each.
+        window_len: decides how many windows a row group holds.
+        metadata: key-value pairs of the file.
+        compression_level: of zstd.
+
+    Raises:
+        OSError: it cannot be written.
+
+    In memory beside the windows: a few pages.
+    """
+    encoder = PageEncoder(compression_level)
+    groups: list[RowGroup] = []
+    step = windows_per_group(window_len)
     with open_native(path, "wb") as file:
-        pq.write_table(
-            pa.Table.from_arrays(columns, schema=schema),
-            file,
-            row_group_size=windows_per_group(window_len),
-            compression="zstd",
-            compression_level=compression_level,
-            use_dictionary=False,
-            use_byte_stream_split=split,
-            write_page_checksum=True,
-            write_statistics=False,
-        )
+        output = _Output(file)
+        output.write(_MAGIC)
+        for first in range(0, windows.num_windows, step):
+            last = min(first + step, windows.num_windows)
+            pages = list(list_pages(windows.row_offsets[first : last + 1]))
+            chunks = [_write_chunk(output, encoder, column, windows, range(first, last), pages) for column in COLUMNS]
+            groups.append(RowGroup(last - first, chunks))
+        footer = encode_footer(COLUMNS, groups, metadata)
+        output.write(footer + len(footer).to_bytes(4, "little") + _MAGIC)
+        output.flush()
+
+
+class _Output:
+    """Collects what is written: each write to the file lets other threads run and waits for them."""
+
+    def __init__(self, file: pa.NativeFile) -> None:
+        self._file = file
+        self._pending = bytearray()
+        self.position = 0
+
+    def write(self, data: bytes) -> None:
+        """Add bytes at the end."""
+        self._pending += data
+        self.position += len(data)
+        if len(self._pending) >= _PENDING_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is pending to the file."""
+        self._file.write(self._pending)
+        self._pending = bytearray()
+
+
+def _write_chunk(
+    output: _Output,
+    encoder: PageEncoder,
+    column: Column,
+    windows: WindowRows,
+    group: range,
+    pages: Sequence[ListPage],
+) -> Chunk:
+    """Write a column of the windows of a row group, page by page, and return where it lies."""
+    offset = output.position
+    num_values = size = uncompressed_size = 0
+    for values, count, levels in _page_values(column, windows, group, pages):
+        page = encoder.encode(column, values, count, levels)
+        output.write(page.data)
+        num_values += count
+        size += len(page.data)
+        uncompressed_size += page.uncompressed_size
+    return Chunk(column, num_values, offset, size, uncompressed_size)
+
+
+def _page_values(
+    column: Column, windows: WindowRows, group: range, pages: Sequence[ListPage]
+) -> Iterator[tuple[npt.NDArray[Any], int, bytes]]:
+    """Yield the values of every page of a column of a row group, how many Parquet counts, and their levels."""
+    if column.is_list:
+        values = getattr(windows, column.name)
+        for page in pages:
+            yield values[page.first : page.last], page.num_values, page.levels
+    elif column.name == "num_rows":
+        yield np.diff(windows.row_offsets[group.start : group.stop + 1]).astype(np.int32), len(group), b""
+    else:
+        yield getattr(windows, column.name)[group.start : group.stop], len(group), b""
 
 
 def read_parquet(path: Path, group: int | None = None) -> WindowRows:
@@ -85,7 +135,7 @@ def read_parquet(path: Path, group: int | None = None) -> WindowRows:
         DamageError: unreadable, a page checksum that differs, or not the columns of a shard.
     """
     table = _read_table(path, group, None)
-    if table.schema.remove_metadata() != _schema({}).remove_metadata():
+    if table.schema.remove_metadata() != _schema():
         raise DamageError(str(path), f"columns {', '.join(table.column_names)}", "those of a shard")
     table = table.combine_chunks()
     offsets: npt.NDArray[np.int64] | None = None
@@ -99,7 +149,7 @@ def read_parquet(path: Path, group: int | None = None) -> WindowRows:
             raise DamageError(str(path), f"{name} has other lengths than inputs", "equal lengths")
         offsets = found
         values[name] = column.values.to_numpy(zero_copy_only=False)
-    scalars = {name: table.column(name).to_numpy() for name in _SCALARS}
+    scalars = {name: table.column(name).to_numpy() for name in SCALARS}
     assert offsets is not None
     if not np.array_equal(np.diff(offsets), scalars.pop("num_rows")):
         raise DamageError(str(path), "num_rows is not the length of the lists", "equal lengths")
@@ -113,9 +163,18 @@ def read_attention_edges(path: Path) -> npt.NDArray[np.int64]:
         DamageError: as `read_parquet`.
     """
     table = _read_table(path, None, ["attention_edges"])
-    if table.schema.types != [_SCALARS["attention_edges"]]:
+    if table.schema.types != [pa.int64()]:
         raise DamageError(str(path), "no column attention_edges", "those of a shard")
     return np.asarray(table.column(0).to_numpy(), dtype=np.int64)
+
+
+def _schema() -> pa.Schema:
+    fields = []
+    for column in COLUMNS:
+        kind = pa.from_numpy_dtype(column.dtype)
+        whole = pa.list_(pa.field("element", kind, nullable=False)) if column.is_list else kind
+        fields.append(pa.field(column.name, whole, nullable=False))
+    return pa.schema(fields)
 
 
 def _read_table(path: Path, group: int | None, columns: list[str] | None) -> pa.Table:
@@ -127,7 +186,7 @@ def _read_table(path: Path, group: int | None, columns: list[str] | None) -> pa.
             return file.read_row_group(group, columns, use_threads=False)
     except PermissionError:
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if isinstance(error, FileNotFoundError):
             raise DamageError(str(path), "the file is missing") from None
         raise DamageError(str(path), f"unreadable ({str(error).splitlines()[0]})", "a shard") from None
