@@ -344,8 +344,7 @@ MemoryOpt = Annotated[
     typer.Option(
         "--memory",
         metavar="SIZE",
-        help="What a build may hold beside the nodes it packs (260 bytes each), such as 512M; else half of the "
-        "machine's.",
+        help="What a build may hold, such as 512M; else half of the machine's.",
     ),
 ]
 CacheOpt = Annotated[

@@ -6,8 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from commands import build, run
+from killed import contents
+
+from dagpack_cli.shards import read_shard, windows_per_file
 
 MODEL = "--width 8 --heads 2 --feed-forward 16 --layers 1 --device cpu --steps 1"
 
@@ -84,3 +90,69 @@ def test_no_schema_is_made_of_the_first_rows(tmp_path: Path) -> None:
     assert ran.code == 65
     assert ran.err.startswith(f'error: {corpus}/a.jsonl:5: the record has "id", "conversations"')
     assert run("build", corpus, tmp_path / "out", "--on-error", "skip").code == 0
+
+
+def test_many_documents_that_share_one_token(tmp_path: Path) -> None:
+    """A star of 50,000 leaves packs into full windows, and every pair is in one."""
+    num = 50_000
+    ids = np.stack((np.zeros(num, np.int32), np.arange(1, num + 1, dtype=np.int32)), axis=1)
+    lists = pa.LargeListArray.from_arrays(np.arange(0, 2 * num + 1, 2), ids.ravel())
+    pq.write_table(pa.table({"input_ids": lists}), tmp_path / "star.parquet")
+    generation = build(tmp_path / "out", "--seq-len", "1000", corpus=tmp_path / "star.parquet")
+    shards = [read_shard(path) for path in sorted((generation / "shards").iterdir())]
+    assert np.concatenate([np.diff(shard.row_offsets) for shard in shards]).tolist() == [1000] * 50
+    targets = np.concatenate([shard.targets for shard in shards])
+    assert np.array_equal(np.sort(targets), ids[:, 1])
+    ledger = json.loads(run("stats", tmp_path / "out", "--json").out)["ledger"]["total"]
+    assert (ledger["examples"]["kept"], ledger["pairs"]["in_windows"]) == (num, num)
+
+
+def _kinds(kind: pa.DataType) -> list[pa.DataType]:
+    """Return a type and all types that it is made of."""
+    return [kind, *(found for at in range(kind.num_fields) for found in _kinds(kind.field(at).type))]
+
+
+def test_no_column_grows_beyond_its_offsets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow's offsets of 32 bits end at 2^31: what grows with a corpus has 64, and a shard's lists cannot get there.
+
+    A shard is one row group of so many windows that it has 2^21 rows, or of a single longer one; no window has 2^31.
+    """
+    ids = [[1, 2, *range(3 + number, 3 + number + number % 9)] for number in range(60)]
+    mask = [[False, *(number % 3 > 0 for number in row[1:])] for row in ids]
+    table = pa.table({"input_ids": pa.array(ids, pa.large_list(pa.int32())), "loss_mask": mask})
+    (tmp_path / "corpus").mkdir()
+    pq.write_table(table.slice(0, 40), tmp_path / "corpus" / "a.parquet", row_group_size=7)
+    with pa.OSFile(str(tmp_path / "corpus" / "b.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table.slice(40), max_chunksize=9)
+    monkeypatch.setattr("dagpack_cli.provenance.rewriting._GROUP_ROWS", 16)
+    options = ("--seq-len", "12", "--on-long", "split", "--polish", "0", "--val-fraction", "0.3", "--no-cache")
+    whole = build(tmp_path / "whole", *options, corpus=tmp_path / "corpus")
+    for name, limit in {
+        "corpora.files.parquet_rows._BATCH_BYTES": 1,  # a row at a time
+        "examples.writing._META_ROWS": 5,
+        "provenance.rewriting.BATCH_ROWS": 3,
+        "provenance.columns.BATCH_ROWS": 3,
+        "export.windows._BATCH_ROWS": 1,
+    }.items():
+        monkeypatch.setattr(f"dagpack_cli.{name}", limit)
+    build(tmp_path / "little", *options, corpus=tmp_path / "corpus")
+    assert contents(tmp_path / "little") == contents(tmp_path / "whole")
+    assert run("verify", tmp_path / "little").code == 0
+    given = [json.loads(line)["input_ids"] for line in run("export", tmp_path / "little").out.splitlines()]
+    assert given == ids
+    windows = run("export", tmp_path / "little", "--to", "tree", "--output", tmp_path / "windows.parquet")
+    assert windows.code == 0
+    exported = pq.ParquetFile(tmp_path / "windows.parquet").metadata
+    assert exported.num_row_groups == exported.num_rows > 3
+
+    provenance = pq.read_schema(whole / "examples.parquet")
+    found = [kind for field in provenance for kind in _kinds(field.type)]
+    assert any(pa.types.is_large_list(kind) for kind in found)
+    assert not [kind for kind in found if kind in (pa.string(), pa.binary()) or pa.types.is_list(kind)]
+    for window_len in (1, 2, 8_192, (1 << 21) - 1, 1 << 21, (1 << 21) + 1, 2**31 - 1):
+        num_rows = windows_per_file(window_len) * window_len
+        assert num_rows < 2**31
+        assert num_rows == window_len or num_rows <= 1 << 21
+    ran = run("build", tmp_path / "corpus", tmp_path / "out", "--seq-len", "1", "--window-len", str(2**31))
+    assert ran.code == 2
+    assert "to 2,147,483,647" in ran.err

@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "dagpack_cli"
 # A room may import the rooms above it, and its own modules.
 ROOMS = [
     "errors",
+    "ranges",
     "preorder",
     "failpoints",
     "storage",
@@ -67,7 +68,7 @@ PURE = [
 IMPURE = {"os", "pathlib", "time", "random", "tempfile", "shutil", "subprocess", "tqdm", "logging", "datetime"}
 # Which modules may import a library, by the start of their dotted name.
 OWNERS = {
-    "numba": ("trie.kernels", "packing.kernels"),
+    "numba": ("trie.kernels", "packing.kernels", "shards.kernels"),
     "typer": ("cli", "options"),
     "tqdm": ("console",),
     "torch": ("training",),

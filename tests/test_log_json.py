@@ -136,7 +136,7 @@ def test_warnings_of_libraries_are_lines_too(capsys: pytest.CaptureFixture[str])
 MODEL = ["--width", "8", "--heads", "2", "--feed-forward", "16", "--layers", "1", "--device", "cpu"]
 
 
-def test_training_logs_json(tmp_path: Path) -> None:
+def test_training_logs_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`train` tells in JSON how it went; on stdout are its steps, or its last lines where a folder has the steps."""
     assert run("build", TINY / "text", tmp_path / "out", *OPTIONS).code == 0
     words: list[str | Path] = ["train", "--shards", tmp_path / "out", *MODEL, "--steps", "2", "--log-json"]
@@ -152,6 +152,10 @@ def test_training_logs_json(tmp_path: Path) -> None:
     ran = run(*words, "--run", tmp_path / "run")
     assert _summary(ran, ran.code)["error"]["code"] == ran.code != 0
     assert _summary(run(*words, "--resume"), 2)["error"]["where"] == "--resume"
+    assert _summary(run(*words, "--heads", "3"), 2)["error"]["where"] == "--width"  # found when torch is there
+    monkeypatch.setattr("dagpack_cli.training.loop.make_optimizer", lambda *_: 1 / 0)
+    last = _summary(run(*words), 1)["error"]
+    assert (last["kind"], last["code"], "Traceback" in last["traceback"]) == ("ZeroDivisionError", 1, True)
 
 
 @pytest.mark.parametrize(("rank", "size", "speaks"), [("0", "2", True), ("3", "8", False), ("1", "1", True)])

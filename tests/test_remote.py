@@ -1,4 +1,4 @@
-"""Corpora and outputs in an object store: a real S3 server on loopback, killed uploads, hostile names, other hands."""
+"""Corpora and outputs in object stores: servers on loopback, killed uploads, hostile names, other hands."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from object_store import BUCKET, ObjectStore, answering, serving
 from test_determinism import token_files, write
 
 from dagpack_cli import failpoints
-from dagpack_cli.errors import UsageError
+from dagpack_cli.errors import DamageError, OutputError, UsageError
 from dagpack_cli.remote.mirror import Mirror
 from dagpack_cli.remote.names import colliding, is_hidden, why_refused
 from dagpack_cli.remote.stores import Facts, Found, Store, open_store
@@ -33,22 +34,34 @@ OPTIONS = ("--seq-len", "64", "--on-long", "split", "--polish", "0")
 CORPUS, OUT = f"s3://{BUCKET}/data", f"s3://{BUCKET}/out"
 
 
+both = pytest.mark.parametrize("store", ["s3", "gs"], indirect=True)
+"""Marks what is tested with either store; all else is tested with S3 alone."""
+
+
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
     """One S3 server for all tests."""
-    with serving(tmp_path_factory.mktemp("s3") / "log") as store:
+    with serving("s3", tmp_path_factory.mktemp("s3") / "log") as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def gs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObjectStore]:
+    """One server of Google's store for all tests."""
+    with serving("gs", tmp_path_factory.mktemp("gs") / "log") as store:
         yield store
 
 
 @pytest.fixture
-def store(server: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
-    """The server, empty, with this process set to use it and to keep its copies in a folder of the test."""
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectStore:
+    """A server, empty, with this process set to use it and to keep its copies in a folder of the test."""
+    server: ObjectStore = request.getfixturevalue(f"{getattr(request, 'param', 's3')}_server")
     server.clear()
     settings = {
         "AWS_ACCESS_KEY_ID": "tester",
         "AWS_SECRET_ACCESS_KEY": "very-secret",
         "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{server.port}",
+        "AWS_ENDPOINT_URL" if server.scheme == "s3" else "STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{server.port}",
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }
     for name, value in settings.items():
@@ -100,30 +113,32 @@ def fresh(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
 
 
+@both
 def test_from_store_to_store_as_from_folder_to_folder(store: ObjectStore, corpus: Path, tmp_path: Path) -> None:
     """A build of a URI into a URI has the bytes of the local build, and what reads it says the same."""
-    ran = build(CORPUS, OUT)
+    ran = build(store.data, store.out)
     here = build(corpus, tmp_path / "out")
     assert generation(store) == contents(tmp_path / "out")
     assert ran.out.splitlines()[:-1] == here.out.splitlines()[:-1]
-    assert ran.out.splitlines()[-1] == f"written: {OUT}/generations/{names(store)[0]}"
+    assert ran.out.splitlines()[-1] == f"written: {store.out}/generations/{names(store)[0]}"
     for words in (["stats"], ["stats", "--json"], ["show", "--rows", "5"], ["verify"], ["export"], ["plan"]):
-        there, local = run(*words, OUT), run(*words, tmp_path / "out")
+        there, local = run(*words, store.out), run(*words, tmp_path / "out")
         assert (there.code, there.out) == (local.code, local.out) == (0, local.out), words
-    assert run("plan", CORPUS).out == run("plan", corpus).out
-    printed = Path(run("path", OUT).out.strip())
+    assert run("plan", store.data).out == run("plan", corpus).out
+    printed = Path(run("path", store.out).out.strip())
     assert failures_of(printed.parent.parent) == []
     assert contents(printed.parent.parent) == contents(tmp_path / "out")
 
 
+@both
 def test_one_object_is_a_corpus(store: ObjectStore, corpus: Path, tmp_path: Path) -> None:
     """A URI of an object is a corpus of one file, fetched once."""
     name = sorted(path.relative_to(corpus).as_posix() for path in corpus.rglob("*.jsonl"))[0]
-    build(f"{CORPUS}/{name}", tmp_path / "there")
+    build(f"{store.data}/{name}", tmp_path / "there")
     build(corpus / name, tmp_path / "here")
     assert contents(tmp_path / "there") == contents(tmp_path / "here")
     store.forget()
-    assert "unchanged" in build(f"{CORPUS}/{name}", tmp_path / "there").out
+    assert "unchanged" in build(f"{store.data}/{name}", tmp_path / "there").out
     assert store.fetched() == []
 
 
@@ -141,30 +156,32 @@ def test_stages_of_a_uri(store: ObjectStore, corpus: Path, tmp_path: Path) -> No
     assert generation(store, "again") == contents(tmp_path / "again") == generation(store, "third")
 
 
+@both
 def test_a_second_run_fetches_and_uploads_nothing(store: ObjectStore, corpus: Path) -> None:
     """Unchanged, not an object is read but CURRENT and the manifest, and none is written."""
-    build(CORPUS, OUT)
+    build(store.data, store.out)
     store.forget()
-    assert build(CORPUS, OUT).out.startswith("unchanged: s3://")
+    assert build(store.data, store.out).out.startswith(f"unchanged: {store.out}")
     assert store.written() == []
     assert {key.rsplit("/", 1)[-1] for key in store.fetched()} <= {"CURRENT", "manifest.json"}
-    assert run("verify", OUT).code == 0
+    assert run("verify", store.out).code == 0
     store.forget()
-    assert run("verify", OUT).code == 0
+    assert run("verify", store.out).code == 0
     assert {key.rsplit("/", 1)[-1] for key in store.fetched()} <= {"CURRENT", "manifest.json"}
     store.forget()
-    build(CORPUS, OUT, "--rehash")
+    build(store.data, store.out, "--rehash")
     assert len([key for key in store.fetched() if key.startswith("data/")]) == 3
 
 
+@both
 def test_only_what_changed_is_fetched(store: ObjectStore, corpus: Path, tmp_path: Path) -> None:
     """An object that is new, gone, replaced, or replaced by one of the same size in the same second, is noticed."""
     first, second, third = sorted(path.relative_to(corpus).as_posix() for path in corpus.rglob("*.jsonl"))
-    build(CORPUS, OUT)
+    build(store.data, store.out)
 
     def same_as_local() -> list[str]:
         store.forget()
-        build(CORPUS, OUT)
+        build(store.data, store.out)
         fetched = [key for key in store.fetched() if key.startswith("data/")]
         build(corpus, tmp_path / "out")
         assert generation(store) == contents(tmp_path / "out")
@@ -244,6 +261,7 @@ def test_same_size_and_time_are_not_the_same_object(tmp_path: Path) -> None:
     assert shelf.asked.count("old") == 2
 
 
+@both
 def test_what_is_no_input_is_not_fetched(store: ObjectStore, corpus: Path, tmp_path: Path) -> None:
     """Hidden objects, the output below the corpus and other outputs in it are left out, as locally."""
     store.put("data/.hidden.jsonl", b"not JSON")
@@ -252,22 +270,23 @@ def test_what_is_no_input_is_not_fetched(store: ObjectStore, corpus: Path, tmp_p
     store.put("data/older/generations/000001-0123456789ab/shards/x.jsonl", b"not JSON")
     store.put("data/out/generations/000001-0123456789ab/x.jsonl", b"not JSON")  # left by a dead upload
     store.forget()
-    build(CORPUS, f"{CORPUS}/out")
+    build(store.data, f"{store.data}/out")
     inputs = [f"data/{path.relative_to(corpus).as_posix()}" for path in corpus.rglob("*.jsonl")]
     assert [key for key in store.fetched() if key.startswith("data/") and "/out/" not in key] == sorted(inputs)
     assert not [key for key in store.fetched() if key.endswith("/x.jsonl")]
     build(corpus, tmp_path / "out")
     assert generation(store, "data/out") == contents(tmp_path / "out")
-    ran = run("build", f"{CORPUS}/out", tmp_path / "other")
+    ran = run("build", f"{store.data}/out", tmp_path / "other")
     assert (ran.code, "is an output of dagpack" in ran.err) == (66, True)
-    ran = run("build", CORPUS, f"{CORPUS}/")
+    ran = run("build", store.data, f"{store.data}/")
     assert (ran.code, "CORPUS too" in ran.err) == (2, True)
 
 
+@both
 def test_files_first_then_manifest_then_current(store: ObjectStore, corpus: Path) -> None:
     """The manifest is written after every other object of its generation, and CURRENT last of all."""
     store.forget()
-    build(CORPUS, OUT)
+    build(store.data, store.out)
     last = {key: number for number, key in enumerate(store.written())}
     ordered = sorted(last, key=lambda key: last[key])
     assert ordered[-1] == "out/CURRENT"
@@ -275,6 +294,7 @@ def test_files_first_then_manifest_then_current(store: ObjectStore, corpus: Path
     assert len(ordered) == len(generation(store)) + 2
 
 
+@both
 @pytest.mark.parametrize(
     "name", ["remote-upload.after", "remote-manifest.before", "remote-current.before", "remote-current.after"]
 )
@@ -282,18 +302,18 @@ def test_a_dead_upload_costs_nothing(
     name: str, store: ObjectStore, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed at each step of an upload, a reader has yesterday's build or today's, and the next run ends the same."""
-    build(CORPUS, OUT, "--keep", "1")
+    build(store.data, store.out, "--keep", "1")
     yesterday = generation(store)
     add_file(store, corpus)
     build(corpus, tmp_path / "out")
     today = contents(tmp_path / "out")
-    words = command("build", CORPUS, OUT, "--keep", "1", *OPTIONS)
+    words = command("build", store.data, store.out, "--keep", "1", *OPTIONS)
     armed = f"{name}:7" if name.startswith("remote-upload") else name
     dead = subprocess.run(words, env=environment(DAGPACK_FAILPOINT=armed), capture_output=True, text=True)
     assert dead.returncode == -9, dead.stderr
     with monkeypatch.context() as patch:
         fresh(patch, tmp_path / "reader")
-        exported = run("export", OUT).out  # after every byte was compared with its manifest
+        exported = run("export", store.out).out  # after every byte was compared with its manifest
     late = name == "remote-current.after"
     assert generation(store) == (today if late else yesterday)
     assert (exported == run("export", tmp_path / "out").out) == late
@@ -301,7 +321,7 @@ def test_a_dead_upload_costs_nothing(
     noted = [json.loads(line)[0] for line in log.read_text().splitlines()]
     sent = [name for name in noted if name.startswith("generations/000002")]
     store.forget()
-    build(CORPUS, OUT, "--keep", "1")
+    build(store.data, store.out, "--keep", "1")
     assert generation(store) == today
     assert names(store) == [json.loads(store.get("out/CURRENT"))["generation"]]
     assert not {f"out/{key}" for key in sent} & set(store.written())
@@ -331,92 +351,105 @@ def test_a_transfer_that_fails_ends_the_others(
     assert generation(store) == contents(tmp_path / "out")
 
 
+@both
 def test_what_a_dead_upload_left_goes_with_the_next_build(store: ObjectStore, corpus: Path) -> None:
     """Where the corpus changed since, the dead upload's objects are removed, and so is what --keep does not keep."""
-    build(CORPUS, OUT)
+    build(store.data, store.out)
     add_file(store, corpus)
     armed = environment(DAGPACK_FAILPOINT="remote-upload.after:2")
-    assert subprocess.run(command("build", CORPUS, OUT, *OPTIONS), env=armed, capture_output=True).returncode == -9
+    assert (
+        subprocess.run(command("build", store.data, store.out, *OPTIONS), env=armed, capture_output=True).returncode
+        == -9
+    )
     assert len(names(store)) == 2
     add_file(store, corpus, "third.jsonl", 3)
     store.put("out/generations/notes.txt", b"somebody's")
     store.put("out/generations/000009-0123456789ab/shards/x", b"of another build, at work")
     armed = environment(DAGPACK_FAILPOINT="remote-remove.before")
-    assert subprocess.run(command("build", CORPUS, OUT, *OPTIONS), env=armed, capture_output=True).returncode == -9
+    assert (
+        subprocess.run(command("build", store.data, store.out, *OPTIONS), env=armed, capture_output=True).returncode
+        == -9
+    )
     assert [name[:6] for name in names(store)] == ["000001", "000002", "000003", "000009", "notes."]
-    build(CORPUS, OUT)
+    build(store.data, store.out)
     assert [name[:6] for name in names(store)] == ["000001", "000003", "000009", "notes."]
-    build(CORPUS, OUT, "--keep", "1")
+    build(store.data, store.out, "--keep", "1")
     assert [name[:6] for name in names(store)] == ["000003", "000009", "notes."]
 
 
+@both
 def test_a_hole_in_what_is_published_is_filled(store: ObjectStore, corpus: Path) -> None:
     """An object that is gone, or is not what was sent, is sent again by the next build, and nothing else is."""
-    build(CORPUS, OUT)
+    build(store.data, store.out)
     before = generation(store)
     gone, other = [key for key in store.keys("out/generations/") if "/trie/" in key][:2]
     store.remove(gone)
     store.put(other, bytes(len(store.get(other))))
     store.forget()
-    build(CORPUS, OUT)
+    build(store.data, store.out)
     assert sorted(set(store.written())) == sorted([gone, other])
     assert generation(store) == before
 
 
+@both
 def test_damage_is_found_on_either_way(store: ObjectStore, corpus: Path, tmp_path: Path) -> None:
     """A byte that changed in the store stops a reader, one that changed here stops an upload: 76 both times."""
-    build(CORPUS, OUT)
+    build(store.data, store.out)
     shard = next(key for key in store.keys("out/generations/") if key.endswith(".parquet") and "/shards/" in key)
     good = store.get(shard)
     store.put(shard, good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
     for word in ("verify", "path", "export"):
-        ran = run(word, OUT)
-        assert (ran.code, f"s3://{BUCKET}/{shard}: sha256" in ran.err) == (76, True), ran.err
-    assert run("stats", OUT).code == 0  # which reads the manifest alone
+        ran = run(word, store.out)
+        assert (ran.code, f"{store.scheme}://{BUCKET}/{shard}: sha256" in ran.err) == (76, True), ran.err
+    assert run("stats", store.out).code == 0  # which reads the manifest alone
     store.put(shard, good)
-    assert run("verify", OUT).code == 0
+    assert run("verify", store.out).code == 0
     manifest = next(key for key in store.keys("out/generations/") if key.endswith("/manifest.json"))
     whole = store.get(manifest)
     store.put(manifest, whole.replace(b"000", b"001", 1))
-    assert run("stats", OUT).code == 76
+    assert run("stats", store.out).code == 76
     store.put(manifest, whole)
 
     add_file(store, corpus)
     armed = environment(DAGPACK_FAILPOINT="remote-upload.before")
-    assert subprocess.run(command("build", CORPUS, OUT, *OPTIONS), env=armed, capture_output=True).returncode == -9
+    assert (
+        subprocess.run(command("build", store.data, store.out, *OPTIONS), env=armed, capture_output=True).returncode
+        == -9
+    )
     current = store.get("out/CURRENT")
     (local,) = (tmp_path / "cache").glob("dagpack/out-*/build/out/generations/000002-*/shards/train-00000.parquet")
     good = local.read_bytes()
     local.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
-    ran = run("build", CORPUS, OUT, *OPTIONS)
+    ran = run("build", store.data, store.out, *OPTIONS)
     assert (ran.code, "as the manifest says" in ran.err) == (76, True)
     assert store.get("out/CURRENT") == current
     local.write_bytes(good)
-    build(CORPUS, OUT)
-    assert run("verify", OUT).code == 0
+    build(store.data, store.out)
+    assert run("verify", store.out).code == 0
 
 
+@both
 def test_what_somebody_else_published_is_not_overwritten(
     store: ObjectStore, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another machine stops with 78 before it builds; --adopt goes on from what is there; the first one stops then."""
-    build(CORPUS, OUT)
+    build(store.data, store.out)
     add_file(store, corpus)
     current = store.get("out/CURRENT")
     with monkeypatch.context() as patch:
         fresh(patch, tmp_path / "elsewhere")
-        for words in (("build", CORPUS, OUT), ("ingest", CORPUS, OUT), ("pack", OUT)):
+        for words in (("build", store.data, store.out), ("ingest", store.data, store.out), ("pack", store.out)):
             ran = run(*words)
             assert (ran.code, "--adopt" in ran.err) == (78, True), ran.err
         assert store.get("out/CURRENT") == current
-        build(CORPUS, OUT, "--adopt")
+        build(store.data, store.out, "--adopt")
         assert [name[:6] for name in names(store)] == ["000001", "000002"]
-    ran = run("build", CORPUS, OUT, *OPTIONS)
+    ran = run("build", store.data, store.out, *OPTIONS)
     assert (ran.code, "000002" in ran.err) == (78, True)
-    assert build(CORPUS, OUT, "--adopt").out.startswith("unchanged")
+    assert build(store.data, store.out, "--adopt").out.startswith("unchanged")
     store.remove("out/CURRENT")
-    assert "published anew" in build(CORPUS, OUT).err
-    assert run("verify", OUT).code == 0
+    assert "published anew" in build(store.data, store.out).err
+    assert run("verify", store.out).code == 0
 
 
 @pytest.mark.parametrize("reached", ["remote-upload.before", "remote-manifest.after"])
@@ -457,6 +490,7 @@ def test_a_reader_whose_generation_goes_takes_the_next(
     assert (ran.code, ran.out) == (0, run("export", tmp_path / "out").out)
 
 
+@both
 def test_an_object_that_changes_while_it_is_read(store: ObjectStore, corpus: Path, tmp_path: Path) -> None:
     """It is read again, and what is built is one state of it; one that changes all the time is an error."""
     data = [token_files(seed, num_files=1, num_records=4)["d0/f00.jsonl"] for seed in range(5, 9)]
@@ -476,7 +510,7 @@ def test_an_object_that_changes_while_it_is_read(store: ObjectStore, corpus: Pat
     for times, code in ((3, 65), (1, 0)):
         failpoints.listen(replace(times))
         try:
-            ran = run("build", f"s3://{BUCKET}/one", tmp_path / "there", *OPTIONS)
+            ran = run("build", f"{store.scheme}://{BUCKET}/one", tmp_path / "there", *OPTIONS)
         finally:
             failpoints.listen(None)
         assert ran.code == code, ran.err
@@ -555,6 +589,7 @@ def test_tags_are_of_the_content(store: ObjectStore) -> None:
     assert open_store(there).stat("nothing") is None
 
 
+@both
 def test_names_of_every_kind_arrive(store: ObjectStore, corpus: Path, tmp_path: Path) -> None:
     """Spaces, accents, percent signs and question marks are parts of names; archives are not unpacked on the way."""
     import gzip
@@ -563,24 +598,25 @@ def test_names_of_every_kind_arrive(store: ObjectStore, corpus: Path, tmp_path: 
     for name, body in {"ü +%41?#.jsonl": row, "z.jsonl.gz": gzip.compress(row, mtime=0), "empty.jsonl": b""}.items():
         (corpus / name).write_bytes(body)
         store.put(f"data/{name}", body)
-    build(CORPUS, OUT)
+    build(store.data, store.out)
     build(corpus, tmp_path / "out")
     assert generation(store) == contents(tmp_path / "out")
 
 
+@both
 def test_exit_codes(store: ObjectStore, corpus: Path, tmp_path: Path) -> None:
     """What is not there: 66 as input, 73 as output, before anything is built; a credential in a URI: 2, unrepeated."""
     out = tmp_path / "out"
     for words, code in (
-        (("build", "s3://no-such-bucket/x", out), 66),
-        (("build", f"s3://{BUCKET}/nowhere", out), 66),
-        (("build", CORPUS, "s3://no-such-bucket/x"), 73),
-        (("stats", "s3://no-such-bucket/x"), 66),
-        (("verify", CORPUS), 66),
-        (("dedup", OUT), 66),
+        (("build", f"{store.scheme}://no-such-bucket/x", out), 66),
+        (("build", f"{store.scheme}://{BUCKET}/nowhere", out), 66),
+        (("build", store.data, f"{store.scheme}://no-such-bucket/x"), 73),
+        (("stats", f"{store.scheme}://no-such-bucket/x"), 66),
+        (("verify", store.data), 66),
+        (("dedup", store.out), 66),
         (("build", "s3:///x", out), 2),
-        (("build", f"{CORPUS}?colour=red", out), 2),
-        (("build", f"{CORPUS}?connect_timeout=soon", out), 2),
+        (("build", f"{store.data}?colour=red", out), 2),
+        (("build", f"{store.data}?{'connect_timeout=soon' if store.scheme == 's3' else 'region=eu'}", out), 2),
         (("build", "s4://x/y", out), 2),
     ):
         ran = run(*words)
@@ -621,15 +657,38 @@ def test_a_store_that_refuses(
     assert "very-secret" not in ran.err
 
 
-def test_google_cloud_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another file system of pyarrow's: denied is 77, what is not there 66 (no server here knows its protocol)."""
+def test_google_cloud_storage_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Denied is 77 at once, and a store that asks for less 74 after some tries, as with S3."""
     fresh(monkeypatch, tmp_path / "cache")
-    for status, code in ((403, 77), (404, 66)):
+    monkeypatch.setattr("dagpack_cli.remote.stores._GIVE_UP_SECONDS", 0.5)
+    for status, code, words in ((403, 77, ("stats", "OUT")), (403, 77, ("plan", "DATA")), (503, 74, ("stats", "OUT"))):
         with answering(status, "no") as (port, _):
             monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
-            for words in (("stats", "gs://lake/out?anonymous=true"), ("plan", "gs://lake/data?anonymous=true")):
-                ran = run(*words)
-                assert (ran.code, ran.err.count("\n")) == (code, 2), ran.err
+            ran = run(words[0], f"gs://lake/{words[1]}")
+            assert (ran.code, ran.err.count("\n")) == (code, 2), ran.err
+
+
+@both
+def test_an_object_in_parts(store: ObjectStore) -> None:
+    """An object of several parts arrives whole; where a block fails to come, nothing is left of it."""
+    place = locate(store.out)
+    assert isinstance(place, RemoteUri)
+    there = open_store(place, OutputError)
+    body = bytes(range(256)) * (11 << 12)  # 11 MiB
+    blocks = [body[at : at + (4 << 20)] for at in range(0, len(body), 4 << 20)]
+    assert there.write("whole", iter(blocks)).size == len(body)
+    assert b"".join(there.blocks("whole")) == store.get("out/whole") == body
+
+    def broken() -> Iterator[bytes]:
+        yield from blocks
+        raise DamageError("a file", "changed")
+
+    with pytest.raises(DamageError):
+        there.write("broken", broken())
+    assert store.keys("out") == ["out/whole"]
+    elsewhere = open_store(replace(place, bucket="no-such-bucket"), OutputError)
+    with pytest.raises(OutputError, match="no such bucket"):
+        elsewhere.write("x", iter([b"x"]))
 
 
 def test_nobody_listens_or_answers(store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -639,6 +698,9 @@ def test_nobody_listens_or_answers(store: ObjectStore, tmp_path: Path, monkeypat
         port = free.getsockname()[1]
     ran = run("build", f"{CORPUS}?endpoint_override=127.0.0.1:{port}&scheme=http", tmp_path / "out")
     assert (ran.code, "cannot be reached" in ran.err) == (74, True)
+    monkeypatch.setattr("dagpack_cli.remote.stores._GIVE_UP_SECONDS", 0.5)
+    ran = run("stats", f"gs://lake/out?endpoint_override=127.0.0.1:{port}&scheme=http&anonymous=true")
+    assert (ran.code, "cannot be reached: Could not connect to server\n" in ran.err) == (74, True), ran.err
     with answering(200, "", seconds=30.0) as (silent, _):
         monkeypatch.delenv("AWS_ENDPOINT_URL")
         settings = f"endpoint_override=127.0.0.1:{silent}&scheme=http&request_timeout=1"

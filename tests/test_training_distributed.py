@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -20,7 +22,7 @@ from torch import Tensor
 
 from dagpack_cli.errors import DiskError, MismatchError, UsageError
 from dagpack_cli.training import PackedWindows, train
-from dagpack_cli.training.processes import Processes
+from dagpack_cli.training.processes import Processes, join
 
 TOGETHER = [name for name in RUNS if name != "killed"]
 SCRIPT = Path(__file__).with_name("distributed_runs.py")
@@ -245,3 +247,70 @@ def test_a_lost_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(DiskError, match="another process of the run is gone") as caught:
             call()
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_process_lost_in_a_backward_pass(shards: Path, tmp_path: Path, parallel: str) -> None:
+    """Where one is killed in the midst of a step, the other says so: exit 74, and no traceback."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    words = ["train", "--shards", str(shards), "--parallel", parallel, "--steps", "3", "--device", "cpu", "--quiet"]
+    words += ["--width", "8", "--heads", "2", "--feed-forward", "16", "--layers", "2", "--run", str(tmp_path / "run")]
+    both = []
+    for rank in ("0", "1"):
+        several = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        env = environment(
+            OMP_NUM_THREADS="1", PYTHONPATH=str(SCRIPT.parent.parent), PYTHONWARNINGS="default", **several
+        )
+        script = [sys.executable, "-c", DYING, *words]
+        both.append(subprocess.Popen(script, stderr=subprocess.PIPE, text=True, env=env))
+    said = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [74, -signal.SIGKILL], said
+    error, hint = (line for line in said[0].splitlines() if line.startswith(("error: ", "hint: ")))
+    assert error.startswith("error: torchrun: another process of the run is gone (")
+    assert "[/" not in error
+    assert "--resume" in hint
+    assert "Traceback" not in said[0]
+    assert (tmp_path / "run" / "steps.jsonl").read_text() == ""
+
+
+DYING = """
+import os, signal, sys
+from torch.nn.modules.module import register_module_full_backward_hook
+from dagpack_cli.cli import main
+
+passed = []
+
+def hook(*_):
+    passed.append(1)
+    if len(passed) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if os.environ["RANK"] == "1":
+    register_module_full_backward_hook(hook)
+main(sys.argv[1:])
+"""
+"""The command, of which the second process is killed in the midst of its first backward pass."""
+
+
+def test_an_error_of_a_model_is_not_one_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is raised where several train is theirs only if it comes from speaking to one another."""
+    several, alone = Processes(0, 2, torch.device("cpu")), Processes(0, 1, torch.device("cpu"))
+    closed = "[/build/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:4. This is odd"
+    with pytest.raises(DiskError, match=r"is gone \(Connection closed by peer \[::1\]:4\)"), several.together():
+        raise RuntimeError(closed)
+    with pytest.raises(DiskError), several.together():
+        raise torch.distributed.DistBackendError("NCCL error: remote process exited")
+    with pytest.raises(RuntimeError, match="shapes"), several.together():
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+    with pytest.raises(RuntimeError, match="gloo"), alone.together():
+        raise RuntimeError(closed)
+
+    def unmet(*_: object) -> None:
+        raise torch.distributed.DistNetworkError("The client socket has timed out")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(torch.distributed, "init_process_group", unmet)
+    with pytest.raises(DiskError, match=r"were not met \(The client socket"):
+        join("cpu")

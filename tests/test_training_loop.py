@@ -692,12 +692,12 @@ def test_the_command_trains_as_the_function_does(out: Path, windows: PackedWindo
     words = ["--steps", "3", "--batch-size", "2", "--accumulate", "2", "--learning-rate", "0.02", "--seed", "4"]
     words += ["--warmup-steps", "1", "--weight-decay", "0.3", "--clip", "0.2", "--precision", "float64"]
     words += ["--validate-every", "2", "--checkpoint-every", "2", "--device", "cpu", "--max-cells", "24", *SIZES]
-    words += ["--workers", "0", "--objective", "unique", "--epochs", "5", "--quiet", "--run", str(tmp_path / "run")]
+    words += ["--workers", "0", "--objective", "unique", "--quiet", "--run", str(tmp_path / "run")]
     assert run("train", "--shards", out, *words) == Ran(0, "", "")
     state = torch.load(tmp_path / "run" / "checkpoint-00000003.pt", weights_only=True)
     expected = TrainOptions(
         steps=3, batch_size=2, accumulate=2, learning_rate=0.02, seed=4, warmup_steps=1, weight_decay=0.3, clip=0.2,
-        precision="float64", validate_every=2, checkpoint_every=2, device="cpu", max_cells=24, epochs=5,
+        precision="float64", validate_every=2, checkpoint_every=2, device="cpu", max_cells=24,
     )  # fmt: skip
     assert state["options"] == asdict(expected)
     assert state["config"] == asdict(config_of(windows))

@@ -465,13 +465,6 @@ def test_an_alphabet_of_one_id() -> None:
         check_columns(window, count=range(299, 0, -1), depth=range(299))
 
 
-def test_many_documents_that_share_one_token() -> None:
-    """A star of 20,000 leaves packs into full windows."""
-    with built(whole(*((0, 1 + at) for at in range(20_000))), PackOptions(seq_len=1000)) as build:
-        assert [len(window.rows) for window in build.windows["train"]] == [1000] * 20
-        assert build.ledger["total"]["pairs"]["in_windows"] == 20_000
-
-
 @pytest.mark.parametrize("layout", ["dag", "packed"])
 def test_many_tiny_documents_in_one_window(layout: str) -> None:
     """4,096 documents of two tokens all fit into one window of 8,192."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dagpack_cli.cli.shared import open_edge, print_json, reading, take_console
+from dagpack_cli.cli.shared import open_build, open_edge, print_json, reading, take_console
+from dagpack_cli.cli.usage import SIZES, check_check, check_partition, check_train, has_validation
 from dagpack_cli.cli.values import given
-from dagpack_cli.errors import UsageError
 from dagpack_cli.options import (
     CheckPrecision,
     JsonOpt,
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
     from dagpack_cli.training import PretrainedOptions
 
 __all__ = ["check", "train"]
-
-
-_SIZES = ("width", "heads", "feed_forward", "layers")
-
-
-_OF_MODEL = ("attention", "lora", "lora_alpha", "lora_targets", "gradient_checkpointing")
 
 
 def check(
@@ -59,15 +53,16 @@ def check(
     values = dict(locals())
     from dataclasses import asdict
 
-    from dagpack_cli import training
-    from dagpack_cli.errors import MismatchError
-    from dagpack_cli.stages.dedup import TrieInfo
-
-    if attention is not None and model is None:
-        raise UsageError("--attention", "given without --model", "it with --model")
+    check_check(values)
     console = take_console(ctx, quiet=quiet)
     with open_edge(values, console) as edge:
         source = edge.source(out)
+        with open_build(source) as (_, manifest):
+            check_partition(partition, manifest)
+        from dagpack_cli import training  # seconds, for which no mistake waits that can be seen without
+        from dagpack_cli.errors import MismatchError
+        from dagpack_cli.stages.dedup import TrieInfo
+
         with reading(source):
             shards = training.PackedWindows(source, partition=partition, objective="counted")
             TrieInfo.from_manifest(shards.manifest)  # which the check goes by, far from here
@@ -95,22 +90,12 @@ def check(
         )
 
 
-def _model_of(values: dict[str, Any], run: Path | None) -> PretrainedOptions | None:
+def _model_of(values: dict[str, Any]) -> PretrainedOptions | None:
     """Return the model to fine-tune; None for the built-in decoder."""
     from dagpack_cli.training import LoraOptions, PretrainedOptions
 
-    wrong = given(values, _SIZES if values["model"] else _OF_MODEL)
-    if wrong:
-        option = "--" + next(iter(wrong)).replace("_", "-")
-        expected = "one of the two, for it is a size of the built-in decoder" if values["model"] else "it with --model"
-        raise UsageError(option, f"given with{'' if values['model'] else 'out'} --model", expected)
     if values["model"] is None:
         return None
-    if run is None:
-        raise UsageError("--model", "no --run is given", "the folder that the model is saved in", hint="--run DIR")
-    adapters = given(values, ("lora_alpha", "lora_targets"))
-    if values["lora"] is None and adapters:
-        raise UsageError("--" + next(iter(adapters)).replace("_", "-"), "given without --lora", "--lora RANK")
     lora = None
     if values["lora"] is not None:
         targets = tuple(name.strip() for name in (values["lora_targets"] or "all-linear").split(",") if name.strip())
@@ -135,8 +120,8 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in --run.")] = False,
     objective: ObjectiveOpt = None,
-    epochs: Annotated[int, typer.Option("--epochs", help="Passes over the windows, without --steps.")] = 1,
-    steps: Annotated[int | None, typer.Option("--steps", help="Optimiser steps in all.")] = None,
+    epochs: Annotated[int | None, typer.Option("--epochs", help="Passes over the windows; else 1.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Optimiser steps in all, in place of --epochs.")] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", help="Most windows of a forward pass.")] = 1,
     max_cells: Annotated[int | None, typer.Option("--max-cells", help="Most cells of a forward pass.")] = None,
     accumulate: Annotated[int, typer.Option("--accumulate", help="Forward passes of a step.")] = 1,
@@ -182,12 +167,8 @@ def train(
     log_json: LogJsonOpt = False,
 ) -> None:
     """Train on shards, exactly: the built-in decoder, or a model of yours; alone or under torchrun."""
-    values = dict(locals())
-    from dagpack_cli import training
-
-    if resume and run is None:
-        raise UsageError("--resume", "no --run is given", "the folder of the run to go on with", hint="--run DIR")
-    chosen_model = _model_of(values, run)
+    values = dict(locals()) | {"epochs": epochs or 1}
+    check_train(values | {"epochs": epochs})
     resumed = "the same command with --resume goes on from the newest checkpoint, if --checkpoint-every has written one"
     console = take_console(ctx, quiet=quiet, after_signal=resumed if run is not None else "")
     console.leave_to_first()
@@ -196,17 +177,20 @@ def train(
         chosen = "unique" if objective is Objective.UNIQUE else "counted"
     with open_edge(values, console) as edge:
         outs = [edge.source(out) for out in shards]
-    has_val = True
+    has_val = has_validation(shards, outs, validate_every, console)
+    from dagpack_cli import training  # seconds, for which no mistake waits that can be seen without
+
+    chosen_model = _model_of(values)
     for source in outs:  # each alone, so that what is wrong with one is told of it
         with reading(source):
-            has_val &= "val" in training.PackedWindows(source, objective=chosen).manifest.partitions
+            training.PackedWindows(source, objective=chosen)
             if has_val:
                 training.PackedWindows(source, partition="val", objective=chosen)
     windows = training.PackedWindows(*outs, objective=chosen)
     names = training.TrainOptions.__dataclass_fields__.keys() & values.keys()
     result = training.train(
         windows,
-        chosen_model or training.DecoderConfig(vocab_size=windows.vocab_size, **given(values, _SIZES)),
+        chosen_model or training.DecoderConfig(vocab_size=windows.vocab_size, **given(values, SIZES)),
         training.TrainOptions(
             **{name: values[name] for name in names} | {"precision": precision.value, "parallel": parallel.value}
         ),

@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dagpack_cli.cli.idle import (
+    refuse_idle_packing,
+    refuse_idle_reading,
+    refuse_idle_splitting,
+    refuse_idle_template,
+)
 from dagpack_cli.console import Console
 from dagpack_cli.errors import DataError, UsageError
 
@@ -20,6 +26,7 @@ def make_ingest_options(values: dict[str, Any]) -> IngestOptions:
     """Return how a corpus is read."""
     from dagpack_cli.manifest import IngestOptions
 
+    refuse_idle_reading(values)
     episode = values["episode_field"]
     return IngestOptions(
         format=values["format"],
@@ -90,6 +97,7 @@ def make_trie_options(values: dict[str, Any], layout: str) -> TrieOptions:
     from dagpack_cli.manifest import TrieOptions
     from dagpack_cli.pipeline import check_merge
 
+    refuse_idle_splitting(values)
     root_id = values["virtual_root_id"]
     root = str(root_id) if root_id is not None else "auto" if values["virtual_root"] else None
     return TrieOptions(
@@ -106,6 +114,7 @@ def make_pack_options(values: dict[str, Any], merge: str) -> PackOptions:
     """Return how windows are packed; what was merged decides the objective that is not given."""
     from dagpack_cli.manifest import PackOptions
 
+    refuse_idle_packing(values)
     objective = values["objective"]
     return PackOptions(
         seq_len=values["seq_len"],
@@ -141,6 +150,7 @@ def make_tokenizer(values: dict[str, Any]) -> TokenizerChoice:
     """Return which tokenizer and chat template."""
     from dagpack_cli.pipeline import TokenizerChoice
 
+    refuse_idle_template(values)
     return TokenizerChoice(
         spec=values["tokenizer"],
         bos=values["bos"],

@@ -27,6 +27,7 @@ __all__ = [
     "ReadCounts",
     "Record",
     "Values",
+    "are_weights",
     "is_weight",
     "raise_bad",
     "read_label",
@@ -275,6 +276,8 @@ def runs_of(mask: npt.NDArray[np.bool_]) -> Int32Array:
     >>> runs_of(np.array([False, True, True, False, True])).tolist()
     [[1, 3], [4, 5]]
     """
+    if len(mask) and mask.all():  # nearly every record where nothing says what trains
+        return np.array([[0, len(mask)]], dtype=np.int32)
     edges = np.flatnonzero(np.diff(mask.astype(np.int8), prepend=0, append=0))
     return edges.astype(np.int32).reshape(-1, 2)
 
@@ -299,6 +302,12 @@ def is_weight(value: float) -> bool:
     """Tell whether float32 can hold a number: 0, or no NaN, and neither too large nor too small."""
     magnitude = abs(value)
     return magnitude == 0 or _FLOAT32_MIN <= magnitude <= _FLOAT32_MAX
+
+
+def are_weights(values: npt.NDArray[np.float64]) -> bool:
+    """Tell whether `is_weight` holds of all of several numbers."""
+    magnitudes = np.abs(values)
+    return bool(((magnitudes == 0) | ((magnitudes >= _FLOAT32_MIN) & (magnitudes <= _FLOAT32_MAX))).all())
 
 
 def read_label(record: dict[str, Any], name: str, place: Place) -> str | None:

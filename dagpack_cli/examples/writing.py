@@ -37,10 +37,16 @@ class SplitWriter:
 
     def add(self, example: Example, file: str) -> None:
         """Append one example read from the input named ``file``."""
-        keys = np.zeros((len(example.runs), 2), dtype="<i8") if example.keys is None else example.keys
-        arrays = example.tokens, example.runs, keys, np.array(len(example.tokens)), np.array(len(example.runs))
-        for (name, dtype), array in zip(COLUMNS.items(), arrays, strict=True):
-            self._files[name].write(np.ascontiguousarray(array, dtype=dtype).data)
+        num_runs = len(example.runs)
+        parts = (
+            np.ascontiguousarray(example.tokens, dtype="<i4").data,
+            np.ascontiguousarray(example.runs, dtype="<i4").data,
+            bytes(16 * num_runs) if example.keys is None else np.ascontiguousarray(example.keys, dtype="<i8").data,
+            len(example.tokens).to_bytes(8, "little"),
+            num_runs.to_bytes(8, "little"),
+        )
+        for file_of, part in zip(self._files.values(), parts, strict=True):
+            file_of.write(part)
         values = (
             example.id,
             file,

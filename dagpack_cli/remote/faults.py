@@ -17,7 +17,11 @@ _DENIED = re.compile(
     r"Could not create an? OAuth2|could not find default credentials|NoCredentials|Forbidden",
     re.IGNORECASE,
 )
-_NO_BUCKET = re.compile(r"NO_SUCH_BUCKET|NoSuchBucket|bucket .{0,80}(not found|does not exist)", re.IGNORECASE)
+# Google's store answers alike for a bucket and an object that are not there: of objects, nobody comes here.
+_NO_BUCKET = re.compile(
+    r"NO_SUCH_BUCKET|NoSuchBucket|bucket .{0,80}(not found|does not exist)|google::cloud::Status\(NOT_FOUND",
+    re.IGNORECASE,
+)
 _MOVED = re.compile(r"PermanentRedirect|HTTP status 301|AuthorizationHeaderMalformed|IllegalLocationConstraint")
 _BUSY = re.compile(r"SLOW_DOWN|THROTTLING|SERVICE_UNAVAILABLE|HTTP status (503|429)|RESOURCE_EXHAUSTED", re.IGNORECASE)
 _UNREACHABLE = re.compile(
@@ -70,5 +74,5 @@ def _kind_of(error: Exception, where: str, missing: StoreFault) -> DagpackError:
 
 def _reason(text: str) -> str:
     """Return the part of a library's message that says why, on one line, without what follows it."""
-    reason = re.search(r"curlCode: \d+, ([^;]+)", text)
-    return shorten(reason[1] if reason else " ".join(text.split()), 200).strip('"')
+    reason = re.search(r"curlCode: \d+, ([^;]+)|CURL error \[\d+\]=(.+?) error_info", text)
+    return shorten(reason[1] or reason[2] if reason else " ".join(text.split()), 200).strip('"')

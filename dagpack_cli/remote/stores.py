@@ -7,6 +7,7 @@ bounded number of tries, so that nothing waits for ever. Data goes through in bl
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,7 +25,12 @@ __all__ = ["BLOCK_BYTES", "Facts", "Found", "Store", "open_store"]
 BLOCK_BYTES = 8 << 20
 _TRIES = 4
 _CONNECT_SECONDS, _REQUEST_SECONDS, _GIVE_UP_SECONDS = 10.0, 60.0, 30.0
-_TAGGED = ("s3", "gcs")  # file systems that tell, when an object is opened, which content it has
+# Where opening an object tells which content it has, without sending it. Google's store tells a time that no two
+# contents share (milliseconds, and it writes an object once a second at most), and would begin to send.
+_TAGGED = "s3"
+# What pyarrow says of a folder in Google's store in which nothing is; an error that the store itself answered with,
+# its status in the text, is about the bucket.
+_NOTHING_THERE = re.compile(r"No such (file or )?directory")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,9 @@ class Store:
         with speaking_to(self.where(folder), self._missing):
             try:  # without allow_not_found, which takes a bucket that does not exist for an empty one
                 infos = self._files.get_file_info(fs.FileSelector(path, recursive=True))
-            except FileNotFoundError:
+            except OSError as error:
+                if not _is_nothing(error):
+                    raise
                 return []
         start = len(self._root) + 1
         return [Found(info.path[start:], info.size, info.mtime_ns) for info in infos if info.type == fs.FileType.File]
@@ -92,7 +100,7 @@ class Store:
     def stat(self, name: str) -> Facts | None:
         """Return what an object is now; None where there is none. One or two requests."""
         with speaking_to(self.where(name), self._missing):
-            if self._files.type_name in _TAGGED:
+            if self._files.type_name == _TAGGED:
                 try:
                     # Nothing is unpacked: the store's bytes are wanted, whatever their name promises.
                     with self._files.open_input_stream(self._path(name), compression=None) as stream:
@@ -166,11 +174,22 @@ class Store:
 
     def remove_folder(self, name: str) -> None:
         """Remove every object below a folder, or nothing where there is none."""
-        with speaking_to(self.where(name), self._missing), suppress(FileNotFoundError):
-            self._files.delete_dir(self._path(name))
+        with speaking_to(self.where(name), self._missing):
+            try:
+                self._files.delete_dir(self._path(name))
+            except OSError as error:
+                if not isinstance(error, FileNotFoundError) and not _is_nothing(error):
+                    raise
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root
+
+
+def _is_nothing(error: OSError) -> bool:
+    """Tell whether a listing failed because nothing is below a prefix, and not because there is no such bucket."""
+    if isinstance(error, FileNotFoundError):
+        return "NOT_FOUND" not in str(error)
+    return _NOTHING_THERE.match(str(error)) is not None
 
 
 def open_store(uri: RemoteUri, missing: StoreFault = NoInputError) -> Store:
@@ -213,7 +232,8 @@ def _open_s3(uri: RemoteUri, settings: Mapping[str, str]) -> fs.FileSystem:
 def _open_gcs(uri: RemoteUri, settings: Mapping[str, str]) -> fs.FileSystem:
     scheme, _, host = uri.endpoint.rpartition("://")
     return fs.GcsFileSystem(
-        anonymous=_flag(uri, "anonymous"),
+        # An emulator asks nobody who he is, and Google's libraries say nothing to one either.
+        anonymous=_flag(uri, "anonymous") or bool(_environment("STORAGE_EMULATOR_HOST")),
         scheme=settings.get("scheme") or scheme or "https",
         endpoint_override=host.rstrip("/") or None,
         retry_time_limit=timedelta(seconds=_GIVE_UP_SECONDS),

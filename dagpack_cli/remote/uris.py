@@ -18,8 +18,12 @@ from dagpack_cli.remote.names import why_refused
 
 __all__ = ["SETTINGS", "RemoteUri", "is_remote", "locate"]
 
-# What may stand behind the question mark; credentials are in no list of ours, they come from the environment.
-SETTINGS = ("region", "scheme", "endpoint_override", "anonymous", "connect_timeout", "request_timeout")
+# What may stand behind the question mark, of the stores that take it; credentials are in no list of ours, they come
+# from the environment.
+SETTINGS = {
+    "s3": ("region", "scheme", "endpoint_override", "anonymous", "connect_timeout", "request_timeout"),
+    "gs": ("scheme", "endpoint_override", "anonymous"),
+}
 _ENDPOINTS = {"s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), "gs": ("STORAGE_EMULATOR_HOST",)}
 _URI = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
@@ -116,9 +120,10 @@ def locate(text: str | Path) -> Path | RemoteUri:
     if "@" in authority:
         hint = "take them out of the URI; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
         raise UsageError(where, "credentials stand in the URI", "credentials in the environment", hint=hint)
+    known = SETTINGS.get(scheme, ())
     for name, _ in given:
-        if name not in SETTINGS:
-            raise UsageError(where, f'unknown setting "{name}"', f"one of {', '.join(SETTINGS)}")
+        if name not in known:
+            raise UsageError(where, f'unknown setting "{name}"', f"one of {', '.join(known)}" if known else "none here")
     if parts.fragment:
         raise UsageError(where, "a # that is not encoded", "%23 where a key has one")
     uri = RemoteUri(scheme, authority, key.strip("/"), key.endswith("/"), tuple(sorted(given)))

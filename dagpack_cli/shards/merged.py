@@ -170,6 +170,7 @@ class MergedWindows:
             weights=weights,
             owned=self._own(instances, nodes, weights),
             num_supervised=num_supervised,
+            engine=self._engine,
         )
 
     def _instances(self, first: int, last: int) -> tuple[Instances, Int64Array, Int64Array]:
@@ -254,6 +255,7 @@ class MergedWindows:
             num_supervised=np.bincount(row_windows, weights=supervised, minlength=instances.num_windows).astype(
                 np.int64
             ),
+            engine=self._engine,
         )
 
     def _own(self, instances: Instances, nodes: Int64Array, weights: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:

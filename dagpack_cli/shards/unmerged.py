@@ -104,6 +104,7 @@ class UnmergedWindows:
             weights=weights,
             owned=np.ones(num_rows, dtype=bool),
             num_supervised=np.bincount(windows, weights=np.diff(pairs), minlength=last - first).astype(np.int64),
+            engine=self._engine,
         )
 
     def _paths(self, chosen: Int64Array) -> tuple[Int64Array, Int64Array]:

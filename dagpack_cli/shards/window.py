@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from dagpack_cli.trie import check_weights
+from dagpack_cli.trie import Engine, check_weights
 
 __all__ = ["BLOCK_SIZE", "ROW_COLUMNS", "Instances", "WindowRows", "chain_blocks", "fill_rows", "ranges", "tree_blocks"]
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
+_COMPILED_ROWS = 1 << 20  # of a batch: a shard or so, beside which a compiler does not count
 BLOCK_SIZE = 128  # of FlexAttention's block masks; only for what `stats` counts
 ROW_COLUMNS = {
     "inputs": np.int32,
@@ -122,6 +123,7 @@ def fill_rows(
     weights: npt.NDArray[np.float32],
     owned: npt.NDArray[np.bool_],
     num_supervised: Int64Array,
+    engine: Engine = "auto",
 ) -> WindowRows:
     """Return the rows of the instances.
 
@@ -132,15 +134,69 @@ def fill_rows(
         weights: shape (num_rows,), float32; likewise.
         owned: shape (num_rows,), bool; likewise.
         num_supervised: shape (num_windows,).
+        engine: ``auto`` compiles from 2^20 rows on; the result never depends on it.
 
     Time and memory O(rows); vectorised.
     """
     lengths = instances.lengths
+    row_counts = np.bincount(instances.windows, weights=lengths, minlength=instances.num_windows).astype(np.int64)
+    row_offsets = np.concatenate(([0], np.cumsum(row_counts)))
+    check_weights(weights)
+    compiles = engine == "numba" or (engine == "auto" and len(weights) >= _COMPILED_ROWS)
+    fill = _fill_compiled if compiles else _fill_plain
+    inputs, targets, depths, parents, segments, weight_sum = fill(instances, tokens, row_offsets, weights)
+    edges = lengths * (instances.depths + 1) + lengths * (lengths - 1) // 2
+    edge_sums = np.concatenate(([0], np.cumsum(edges)))
+    bounds = np.searchsorted(instances.windows, np.arange(instances.num_windows + 1))
+    return WindowRows(
+        row_offsets=row_offsets,
+        inputs=inputs,
+        targets=targets,
+        depths=depths,
+        parents=parents,
+        counts=counts,
+        segments=segments,
+        weights=weights,
+        owned=owned,
+        num_supervised=num_supervised,
+        weight_sum=weight_sum,
+        attention_edges=edge_sums[bounds[1:]] - edge_sums[bounds[:-1]],
+        blocks=tree_blocks(instances.windows, lengths, instances.subtree_ends, instances.num_windows),
+    )
+
+
+_Columns = tuple[Int32Array, Int32Array, Int32Array, Int32Array, Int32Array, npt.NDArray[np.float64]]
+
+
+def _fill_compiled(
+    instances: Instances, tokens: Int32Array, row_offsets: Int64Array, weights: npt.NDArray[np.float32]
+) -> _Columns:
+    """Return inputs, targets, depths, parents and segments of the rows, and the sum of weights of every window."""
+    from dagpack_cli.shards import kernels
+
+    one, two, three, four, five = (np.empty(len(weights), dtype=np.int32) for _ in range(5))
+    sums = np.zeros(instances.num_windows)
+    stretches = (
+        instances.windows,
+        instances.parents,
+        instances.lengths,
+        instances.token_starts,
+        instances.first_inputs,
+        instances.depths,
+        instances.segments,
+    )
+    kernels.fill_columns(tokens, stretches, row_offsets, weights, (one, two, three, four, five), sums)
+    return one, two, three, four, five, sums
+
+
+def _fill_plain(
+    instances: Instances, tokens: Int32Array, row_offsets: Int64Array, weights: npt.NDArray[np.float32]
+) -> _Columns:
+    """Return what `_fill_compiled` does, a column at a time."""
+    lengths = instances.lengths
     row_starts = np.cumsum(lengths) - lengths
     filled = lengths > 0
     heads = row_starts[filled]
-    row_counts = np.bincount(instances.windows, weights=lengths, minlength=instances.num_windows).astype(np.int64)
-    row_offsets = np.concatenate(([0], np.cumsum(row_counts)))
     narrow = len(tokens) < 2**31
     targets = tokens[(_narrow_ranges if narrow else ranges)(instances.token_starts, lengths)]
     inputs = np.empty_like(targets)
@@ -151,26 +207,11 @@ def fill_rows(
     has_parent = (above >= 0) & (lengths[above] > 0)
     parents = _narrow_ranges(starts - 1, lengths)
     parents[heads] = np.where(has_parent, starts[above] + lengths[above] - 1, -1)
-    edges = lengths * (instances.depths + 1) + lengths * (lengths - 1) // 2
-    edge_sums = np.concatenate(([0], np.cumsum(edges)))
-    bounds = np.searchsorted(instances.windows, np.arange(instances.num_windows + 1))
-    check_weights(weights)
-    row_windows = np.repeat(np.arange(instances.num_windows, dtype=np.int32), row_counts)
-    return WindowRows(
-        row_offsets=row_offsets,
-        inputs=inputs,
-        targets=targets,
-        depths=_narrow_ranges(instances.depths, lengths),
-        parents=parents,
-        counts=counts,
-        segments=np.repeat(instances.segments.astype(np.int32), lengths),
-        weights=weights,
-        owned=owned,
-        num_supervised=num_supervised,
-        weight_sum=np.bincount(row_windows, weights=weights, minlength=instances.num_windows).astype(np.float64),
-        attention_edges=edge_sums[bounds[1:]] - edge_sums[bounds[:-1]],
-        blocks=tree_blocks(instances.windows, lengths, instances.subtree_ends, instances.num_windows),
-    )
+    row_windows = np.repeat(np.arange(instances.num_windows, dtype=np.int32), np.diff(row_offsets))
+    sums = np.bincount(row_windows, weights=weights, minlength=instances.num_windows)
+    depths = _narrow_ranges(instances.depths, lengths)
+    segments = np.repeat(instances.segments.astype(np.int32), lengths)
+    return inputs, targets, depths, parents, segments, sums.astype(np.float64)
 
 
 def tree_blocks(windows: Int64Array, lengths: Int64Array, subtree_ends: Int64Array, num_windows: int) -> Int64Array:

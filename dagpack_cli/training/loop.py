@@ -101,21 +101,23 @@ def train(
         NoInputError: nothing to resume from, no windows, or no such model.
         MismatchError: the checkpoint is of other shards, another model or other options; or the model does
             not fit the windows.
+        DiskError: another process of the run is gone.
     """
     if len(windows) == 0:
         raise NoInputError("training", "no windows", "a build with at least one")
     processes = join(options.device)
     if run is not None:
         check_run(run, resume=resume)
-    trainer = _Trainer(windows, model, options, val, processes)
-    if run is not None:
-        processes.wait()  # or one would find what another has begun to write
-        make_run(run)
-        if resume:
-            trainer.load(newest_checkpoint(run))
-    if processes.leads:
-        return _lead(trainer, run, log, listener)
-    return TrainResult([_kept(trainer, report, run) for report in trainer.steps()], trainer.finish(run))
+    with processes.together():
+        trainer = _Trainer(windows, model, options, val, processes)
+        if run is not None:
+            processes.wait()  # or one would find what another has begun to write
+            make_run(run)
+            if resume:
+                trainer.load(newest_checkpoint(run))
+        if processes.leads:
+            return _lead(trainer, run, log, listener)
+        return TrainResult([_kept(trainer, report, run) for report in trainer.steps()], trainer.finish(run))
 
 
 def _kept(trainer: _Trainer, report: StepReport, run: Path | None) -> StepReport:

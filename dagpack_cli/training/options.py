@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dagpack_cli.errors import UsageError
+from dagpack_cli.ranges import check_ranges
 
 __all__ = ["TrainOptions"]
 
@@ -57,22 +57,4 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         """Check ranges."""
-        checks = {
-            "--epochs": self.epochs >= 1,
-            "--steps": self.steps is None or self.steps >= 1,
-            "--accumulate": self.accumulate >= 1,
-            "--learning-rate": self.learning_rate > 0,
-            "--warmup-steps": self.warmup_steps >= 0,
-            "--final-fraction": self.final_fraction >= 0,
-            "--weight-decay": self.weight_decay >= 0,
-            "--clip": self.clip >= 0,
-            "--seed": 0 <= self.seed < 2**63,
-            "--workers": self.workers >= 0,
-            "--validate-every": self.validate_every >= 0,
-            "--checkpoint-every": self.checkpoint_every >= 0,
-            "--keep-checkpoints": self.keep_checkpoints >= 0,
-        }
-        for option, valid in checks.items():
-            if not valid:
-                name = option[2:].replace("-", "_")
-                raise UsageError(option, str(getattr(self, name)), "a number in its range")
+        check_ranges({name: getattr(self, name) for name in self.__dataclass_fields__})

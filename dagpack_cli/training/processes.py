@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -58,18 +59,43 @@ class Processes:
             with _lost_peers_named():
                 distributed.barrier()
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Do what speaks to the other processes where nobody sees it: a backward pass, or a gathering of parameters.
+
+        Raises:
+            DiskError: another process is gone.
+        """
+        try:
+            yield
+        except RuntimeError as error:
+            if self.size == 1 or not _is_of_peers(error):
+                raise
+            raise _lost(error, "another process of the run is gone") from error
+
 
 @contextmanager
 def _lost_peers_named() -> Iterator[None]:
-    """Raise `DiskError` where another process of the run is gone: what ended it is in its own words."""
+    """Raise `DiskError` for all that can go wrong in what does nothing but speak to the others."""
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        found = f"another process of the run is gone ({reason})"
-        raise DiskError(
-            "torchrun", found, hint="look at what it said; --resume goes on from the newest checkpoint"
-        ) from error
+        raise _lost(error, "another process of the run is gone") from error
+
+
+def _is_of_peers(error: RuntimeError) -> bool:
+    """Tell whether an error came from speaking to other processes; gloo's have no kind of their own, but a name."""
+    return isinstance(error, distributed.DistError) or "/gloo/" in str(error)
+
+
+def _lost(error: RuntimeError, found: str) -> DiskError:
+    """Return that the others cannot be reached: what ended them is in their own words."""
+    line = (str(error).splitlines() or [""])[0]
+    reason = re.sub(r"^\[\S+:\d+\] ", "", line).partition(". This is ")[
+        0
+    ]  # without a place in gloo's source, and advice
+    hint = "look at what it said; --resume goes on from the newest checkpoint"
+    return DiskError("torchrun", f"{found} ({reason})", hint=hint)
 
 
 def join(device: str) -> Processes:
@@ -83,6 +109,7 @@ def join(device: str) -> Processes:
 
     Raises:
         UsageError: no such device, or fewer GPUs than processes.
+        DiskError: the others were not met.
     """
     together = distributed.is_initialized()
     several = together or int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -92,7 +119,10 @@ def join(device: str) -> Processes:
     if not together:
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
-        distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        try:
+            distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+        except distributed.DistError as error:
+            raise _lost(error, "the other processes of the run were not met") from error
         atexit.register(_leave)
     return Processes(distributed.get_rank(), distributed.get_world_size(), chosen)
 

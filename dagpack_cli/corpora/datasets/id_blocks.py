@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dagpack_cli.corpora.files.table_batch import TableBatch
-from dagpack_cli.corpora.records import IdBlock, is_weight
+from dagpack_cli.corpora.records import IdBlock, are_weights
 
 __all__ = ["block_of"]
 
@@ -43,7 +43,7 @@ def block_of(batch: TableBatch, file: str, vocab_size: int | None = None) -> IdB
         return None
     runs = _runs(batch, ids, lengths)
     weights = np.ones(len(batch)) if batch.is_absent("weight") else batch.numbers("weight")
-    if runs is None or weights is None or not all(map(is_weight, weights.tolist())):
+    if runs is None or weights is None or not are_weights(weights):
         return None
     labels = [None if batch.is_absent(name) else batch.strings(name) for name in ("id", "group")]
     if any(found is None and not batch.is_absent(name) for name, found in zip(("id", "group"), labels, strict=True)):

@@ -72,9 +72,8 @@ def _record_of(row: dict[str, Any], place: Place) -> Record:
     if row.get("input_ids") is None:
         raise DataError(where, 'field "input_ids" is missing', "pretokenised records hold token ids")
     ids = _integers(row["input_ids"], "input_ids", where)
-    outside = np.flatnonzero((ids < 0) | (ids >= _INT32_END))
-    if len(outside):
-        first = int(outside[0])
+    if len(ids) and (ids.min() < 0 or ids.max() >= _INT32_END):
+        first = int(np.argmax((ids < 0) | (ids >= _INT32_END)))
         raise DataError(where, f"input_ids[{first}] is {int(ids[first]):,}", f"0 to {_INT32_END - 1:,}")
     supervised = _supervised(row, ids, where)
     low, high = _unpadded(row.get("attention_mask"), len(ids), where)
