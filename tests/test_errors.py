@@ -618,7 +618,7 @@ def test_bug_is_reported_as_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     def fail(*_arguments: object) -> None:
         raise ValueError("no such thing")
 
-    monkeypatch.setattr("dagpack_cli.pipeline._publish", fail)
+    monkeypatch.setattr("dagpack_cli.pipeline.publishing.publish_staged", fail)
     ran = run("build", TINY / "text", tmp_path / "out")
     assert ran.code == 1
     assert ran.err.startswith("Traceback (most recent call last):\n")

@@ -100,7 +100,7 @@ def test_a_bug_is_one_object(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     def fail(*_: object) -> None:
         raise ValueError("no such thing")
 
-    monkeypatch.setattr("dagpack_cli.pipeline._publish", fail)
+    monkeypatch.setattr("dagpack_cli.pipeline.publishing.publish_staged", fail)
     last = _summary(run("build", TINY / "text", tmp_path / "out", *OPTIONS), 1)
     assert last["error"]["kind"] == "ValueError"
     assert last["error"]["traceback"].startswith("Traceback")
