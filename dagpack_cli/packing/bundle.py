@@ -62,9 +62,9 @@ def bundle_leaves(forest: Forest, seq_len: int, *, engine: Engine = "auto") -> n
     """
     forest.check_fits(seq_len)
     if uses_kernel(engine, forest.num_nodes):
-        from dagpack_cli.packing import kernels
+        from dagpack_cli.packing import kernels_bundle
 
-        return kernels.bundle(forest.ends, forest.depths + forest.lengths, seq_len)
+        return kernels_bundle.bundle(forest.ends, forest.depths + forest.lengths, seq_len)
     return _PlainBundles(forest, seq_len).windows()
 
 

@@ -138,11 +138,11 @@ def _best_fit(items: Int64s, seq_len: int, engine: Engine) -> Int64s:
     """Return the windows of some items, numbered by their first item."""
     order = np.argsort(-items, kind="stable")
     if uses_kernel(engine, len(items)):
-        from dagpack_cli.packing import kernels
+        from dagpack_cli.packing import kernels_bundle
 
         # Items without sharing are a forest of lone nodes. In decreasing order a bundle's first
         # leaf is the item that opened it, so both break ties alike.
-        in_order = kernels.bundle(np.arange(1, len(items) + 1, dtype=np.int32), items[order], seq_len)
+        in_order = kernels_bundle.bundle(np.arange(1, len(items) + 1, dtype=np.int32), items[order], seq_len)
     else:
         in_order = _plain_best_fit(items[order].tolist(), seq_len)
     windows = np.empty(len(items), dtype=np.int64)

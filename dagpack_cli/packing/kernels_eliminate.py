@@ -1,6 +1,6 @@
 """The compiled sweep of `eliminate`: best fit with leaf lists, and the dissolving of the emptiest bundles.
 
-The pool of bundles by slack is that of `kernels.bundle`. The plain twin, which says what is computed,
+The pool of bundles by slack is that of `kernels_pool`. The plain twin, which says what is computed,
 is in `eliminate`; this module is imported only when needed.
 """
 
@@ -10,27 +10,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dagpack_cli.packing.kernels import (
-    Int32s,
-    Int64s,
-    Number,
-    _descend,
-    _find_at_least,
-    _insert,
-    _merge,
-    _pop_path,
-    _sort,
-    _take_open,
-    kernel,
-)
+from dagpack_cli.packing.kernels import Int32s, Int64s, Number, kernel
 from dagpack_cli.packing.kernels_polish import least_shared
+from dagpack_cli.packing.kernels_pool import descend, find_at_least, insert, merge_pools, pop_path, sort_keys, take_open
 from dagpack_cli.packing.leaf_order import LeafOrder
 
 __all__ = ["Limits", "eliminating_bundles"]
 
 
 class _Pool(NamedTuple):
-    """Working memory of the segment trees over slack, see `kernels`; all bundles of all nodes live in it."""
+    """Working memory of the segment trees over slack, see `kernels_pool`; all bundles of all nodes live in it."""
 
     free: Int64s
     heap: Int32s
@@ -93,8 +82,8 @@ def _fit_small(
     for key in small:
         bundle = key & 0xFFFFFFFF
         usage = room - bundles.slacks[bundle]
-        if _find_at_least(nodes, pool.path, num_bits, root, usage):
-            root, target = _pop_path(nodes, pool.free, pool.heap, num_bits, pool.path)
+        if find_at_least(nodes, pool.path, num_bits, root, usage):
+            root, target = pop_path(nodes, pool.free, pool.heap, num_bits, pool.path)
             slack = bundles.slacks[target] - usage
             first, second = min(bundle, target), max(bundle, target)
             _absorb(bundles, first, second)
@@ -103,7 +92,7 @@ def _fit_small(
             tally[0] -= 1
             tally[1] -= room
         if bundles.slacks[bundle] > 0:
-            nodes, root = _insert(nodes, pool.free, pool.heap, num_bits, root, bundles.slacks[bundle], bundle)
+            nodes, root = insert(nodes, pool.free, pool.heap, num_bits, root, bundles.slacks[bundle], bundle)
         else:
             tally[0] -= 1
             tally[2] += 1
@@ -121,7 +110,7 @@ def _gather_leaves(bundles: _Bundles, bundle: Number, into: Int64s, spare: Int64
         into[size] = leaf
         size += 1
         leaf = bundles.following[leaf]
-    _sort(into, spare, size)
+    sort_keys(into, spare, size)
     return size
 
 
@@ -258,8 +247,8 @@ def _eliminate(
         num = min(tally[0], limits.targets + 1 + fails)
         for at in range(num):
             pool.path[0] = root
-            _descend(nodes, pool.path, num_bits, 0, 1)
-            root, bench.candidates[at] = _pop_path(nodes, pool.free, pool.heap, num_bits, pool.path)
+            descend(nodes, pool.path, num_bits, 0, 1)
+            root, bench.candidates[at] = pop_path(nodes, pool.free, pool.heap, num_bits, pool.path)
         usage = room - bundles.slacks[bench.candidates[fails]]
         num_moved, added, price = _dissolve(order, bundles, bench, fails, num, above, limits.leaves)
         tally[3] -= price + num
@@ -272,7 +261,7 @@ def _eliminate(
         for at in range(num):
             bundle = bench.candidates[at]
             if bundles.slacks[bundle] > 0 and not (dissolved and at == fails):
-                nodes, root = _insert(nodes, pool.free, pool.heap, num_bits, root, bundles.slacks[bundle], bundle)
+                nodes, root = insert(nodes, pool.free, pool.heap, num_bits, root, bundles.slacks[bundle], bundle)
         fails += not dissolved
     return nodes, root
 
@@ -351,14 +340,14 @@ def _gather_children(
     child, stop, ends = family
     root, num_small = np.int64(0), 0
     while child < stop:
-        root = _merge(nodes, pool.free, pool.heap, num_bits, root, np.int64(below.roots[child]), pool.stack)
+        root = merge_pools(nodes, pool.free, pool.heap, num_bits, root, np.int64(below.roots[child]), pool.stack)
         below.tallies[node] += below.tallies[child]
         bundle = np.int64(below.open_bundles[child])
         if bundle >= 0 and 2 * bundles.slacks[bundle] >= room:
             small[num_small] = bundles.slacks[bundle] << 32 | bundle
             num_small += 1
         elif bundle >= 0:
-            nodes, root = _insert(nodes, pool.free, pool.heap, num_bits, root, bundles.slacks[bundle], bundle)
+            nodes, root = insert(nodes, pool.free, pool.heap, num_bits, root, bundles.slacks[bundle], bundle)
         child = np.int64(ends[child])
     return nodes, root, num_small
 
@@ -406,7 +395,7 @@ def eliminating_bundles(
             continue
         family = (child, stop, ends)
         nodes, root, num_small = _gather_children(nodes, pool, bundles, below, node, family, room, small)
-        _sort(small, spare, num_small)
+        sort_keys(small, spare, num_small)
         tally = below.tallies[node]
         nodes, root = _fit_small(nodes, pool, root, small[:num_small], bundles, room, tally)
         if node >= 0:
@@ -414,5 +403,5 @@ def eliminating_bundles(
         else:
             place = (above, room, fewest[node], np.int64(limits.root_fails), np.int64(2**62))
         nodes, root = _eliminate(nodes, pool, root, order, bundles, bench, tally, place, limits)
-        below.roots[node], below.open_bundles[node] = _take_open(nodes, pool.free, pool.heap, pool.path, root, room)
+        below.roots[node], below.open_bundles[node] = take_open(nodes, pool.free, pool.heap, pool.path, root, room)
     return _windows_of(bundles)
