@@ -17,13 +17,10 @@ import pytest
 from builds import built, write_examples
 from commands import TINY, run
 from flips import flip_bits
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
-from oracle import Example, Policy
-from strategies import ANY_WEIGHT, MERGED_LAYOUTS, UNMERGED_LAYOUTS, corpora, policies
+from oracle import Example
 
 from dagpack_cli import memory
-from dagpack_cli.errors import DamageError, NoInputError
+from dagpack_cli.errors import DamageError
 from dagpack_cli.manifest import FileEntry, IngestOptions, Manifest, PackOptions, TrieOptions
 from dagpack_cli.pipeline import Execution, TokenizerChoice, build
 from dagpack_cli.shards import WindowRows, read_shard
@@ -248,28 +245,6 @@ def test_an_example_of_weight_0_supervises_nothing(layout: str) -> None:
         assert verify_generation(made.result.path, made.result.manifest).failures == []
 
 
-@given(
-    examples=corpora(weights=ANY_WEIGHT),
-    policy=policies(on_long=("split", "truncate", "drop")),
-    layout=st.sampled_from([*MERGED_LAYOUTS, *UNMERGED_LAYOUTS]),
-)
-@settings(max_examples=60)
-def test_every_build_verifies(examples: list[Example], policy: Policy, layout: str) -> None:
-    """Whatever the corpus, the policy and the layout, what a build wrote is what its examples ask for."""
-    pack = PackOptions(
-        seq_len=policy.seq_len,
-        on_long=policy.on_long,  # type: ignore[arg-type]
-        prune=policy.prune,
-        layout=layout,
-    )
-    root = None if policy.virtual_root is None else str(policy.virtual_root)
-    try:
-        with built(examples, pack, TrieOptions(virtual_root=root)) as made:
-            assert verify_generation(made.result.path, made.result.manifest).failures == []
-    except NoInputError:
-        assume(False)
-
-
 MANY = [
     Example((1, 2, *range(3, 3 + length), 90 + length), frozenset(range(2, length + 3)), 1.0 + length / 4)
     for length in (1, 1, 2, 3, 5, 8, 8, 13)
@@ -332,8 +307,8 @@ def test_owner_is_the_first_window_that_trains_a_row(trains: tuple[int, int], tm
             attention_edges=np.ones(2, dtype=np.int64),
             blocks=np.zeros(2, dtype=np.int64),
         )
-        with OwnershipCheck(2) as check:
-            check.add(windows)
+        with OwnershipCheck(2, once=False) as check:
+            check.add(tmp_path, windows, np.zeros(2, dtype=np.int64), np.zeros(0, dtype=np.int64))
             if owner == (1 if trains == (0, 1) else 0):
                 check.finish(tmp_path, "train", 1)
             else:
@@ -351,19 +326,28 @@ def test_pointer_that_is_written_otherwise_is_found(generation: tuple[Path, Mani
     ]
 
 
-def test_ownership_is_checked_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With many small temporary files the answer is the one of a single file."""
+@pytest.mark.parametrize("layout", ["dag", "walk"])
+def test_ownership_is_checked_in_parts(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many small temporary files the answer is the one of a single file: the shard with the wrong row is named."""
     monkeypatch.setattr("dagpack_cli.verify.owned._BUCKET_ROWS", 2)
-    with built(MANY, PackOptions(seq_len=16, prune=False)) as made:
+    with built(MANY, PackOptions(seq_len=16, prune=False, layout=layout)) as made:
         assert verify_generation(made.result.path, made.result.manifest).failures == []
-        for row in range(made.result.manifest.packing["train"]["rows"]):
-            with OwnershipCheck(64) as check:
-                windows = read_shard(made.result.path / "shards/train-00000.parquet")
+        windows = read_shard(made.result.path / "shards/train-00000.parquet")
+        positions = np.unique(
+            [hash(path) & ~(1 << 63) for window in made.windows["train"] for path in window.paths()],
+            return_inverse=True,
+        )[1]
+        distinct = made.result.manifest.packing["train"]["distinct_rows"]
+        for row in [None, *range(len(positions))]:
+            with OwnershipCheck(64, once=layout == "walk") as check:
                 owned = windows.owned.copy()
-                owned[row] ^= True
-                check.add(replace(windows, owned=owned))
-                with pytest.raises(DamageError, match="not owned by exactly"):
-                    check.finish(Path("x"), "train", made.result.manifest.packing["train"]["distinct_rows"])
+                owned[slice(0) if row is None else row] ^= True
+                check.add(Path("shard"), replace(windows, owned=owned), positions, np.zeros(0, dtype=np.int64))
+                if row is None:
+                    check.finish(Path("x"), "train", distinct)
+                    continue
+                with pytest.raises(DamageError, match="shard: train: a row is not owned by exactly"):
+                    check.finish(Path("x"), "train", distinct)
 
 
 def test_memory_does_not_grow_with_rows(monkeypatch: pytest.MonkeyPatch) -> None:

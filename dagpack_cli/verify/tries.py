@@ -11,9 +11,11 @@ import numpy.typing as npt
 from dagpack_cli.memory import Zeros, spans
 from dagpack_cli.preorder import check_parents
 from dagpack_cli.trie import Trie
+from dagpack_cli.verify.paths import Paths
 from dagpack_cli.verify.report import fail
+from dagpack_cli.verify.sums import RunSums, counted_below, wrong_weights
 
-__all__ = ["check_counts", "check_trie"]
+__all__ = ["check_counts", "check_roots", "check_trie", "check_weights"]
 
 _BLOCK = 1 << 22
 
@@ -91,22 +93,75 @@ def _check_siblings(where: Path, trie: Trie, min_shared: int) -> None:
             fail(where / "tokens.npy", "siblings out of order, or equal")
 
 
+def check_roots(where: Path, trie: Trie, root: int | None, min_shared: int) -> None:
+    """Raise unless trees begin with the virtual root, if there is one, and start alike only as far as they may.
+
+    Args:
+        where: the trie's folder.
+        trie: checked.
+        root: the token of the virtual root, None for none.
+        min_shared: a prefix of that many tokens is merged, a shorter one is not.
+    """
+    for span in spans(trie.num_nodes):
+        starts = trie.depths[span]
+        if ((starts > 0) & (starts < min_shared)).any():
+            fail(where / "depths.npy", "a branch at a prefix too short to be merged", f"at least {min_shared:,} tokens")
+        firsts = trie.tokens[trie.offsets[:-1][span][starts == 0]]
+        if root is not None and (firsts != root).any():
+            fail(where / "tokens.npy", "a tree that does not begin with the virtual root", f"token {root:,}")
+    if min_shared > 1:
+        _check_apart(where, trie, min_shared)
+
+
+def _check_apart(where: Path, trie: Trie, min_shared: int) -> None:
+    """Raise unless each tree is behind the one before it within its first tokens: else they would be one.
+
+    A root that is shorter is an example's whole path, which may be the beginning of another.
+    """
+    for span in spans(trie.num_nodes):
+        ends = trie.subtree_ends[span].astype(np.int64)
+        ones = np.flatnonzero((trie.parents[span] < 0) & (ends < trie.num_nodes))
+        others, ones = ends[ones], ones + span.start
+        place = 0
+        while len(ones):
+            lengths = [trie.offsets[nodes + 1] - trie.offsets[nodes] for nodes in (ones, others)]
+            if ((lengths[1] <= place) & (lengths[0] > place)).any():
+                fail(where / "tokens.npy", "trees out of order")
+            open_ = (lengths[0] > place) & (lengths[1] > place)
+            ones, others = ones[open_], others[open_]
+            one, other = trie.tokens[trie.offsets[ones] + place], trie.tokens[trie.offsets[others] + place]
+            place += 1
+            alike = one == other
+            if (one > other).any() or (place == min_shared and alike.any()):
+                fail(where / "tokens.npy", "trees out of order, or alike where they would be merged")
+            ones, others = ones[alike], others[alike]
+
+
+def check_weights(where: Path, trie: Trie, paths: Paths, sums: RunSums) -> None:
+    """Raise unless every token's weight is what the examples that are in the trie train there.
+
+    Args:
+        where: the trie's folder.
+        trie: of merge prefix.
+        paths: of it.
+        sums: what its examples train.
+    """
+    for span in spans(paths.num_tokens):
+        nodes = paths.nodes(np.arange(span.start, span.stop))
+        if wrong_weights(trie.weights[span], sums.at(span, paths.ends(nodes))).any():
+            fail(where / "weights.npy", "a weight that is not that of the examples that pass")
+
+
 def check_counts(where: Path, trie: Trie, end_nodes: Iterable[npt.NDArray[np.int64]], zeros: Zeros = np.zeros) -> None:
     """Raise unless every node's count is the number of examples that end in its subtree.
 
     Args:
         where: the trie's folder.
         trie: of merge prefix.
-        end_nodes: blocks of int64: where each example of the trie ends.
+        end_nodes: blocks of int64: where each example of the trie ends, nodes of it.
         zeros: makes the array with an entry a node.
     """
-    passed = zeros(trie.num_nodes + 1, np.int64)  # examples that end before each node
-    for nodes in end_nodes:
-        if len(nodes) and not (int(nodes.min()) >= 0 and int(nodes.max()) < trie.num_nodes):
-            fail(where, "an example that ends at no node", f"nodes 0 to {trie.num_nodes - 1:,}")
-        np.add.at(passed, nodes + 1, 1)
-    for span in spans(trie.num_nodes):
-        passed[span.start + 1 : span.stop + 1] = passed[span.start] + np.cumsum(passed[span.start + 1 : span.stop + 1])
+    passed = counted_below(trie.num_nodes, iter(end_nodes), zeros)
     for span in spans(trie.num_nodes):
         if (passed[trie.subtree_ends[span]] - passed[:-1][span] != trie.counts[span]).any():
             fail(where / "counts.npy", "a count that is not the number of examples that pass")

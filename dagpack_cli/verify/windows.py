@@ -31,6 +31,7 @@ def check_windows(shard: Path, windows: WindowRows, manifest: Manifest) -> None:
     except DagpackError as error:
         raise DamageError(str(shard), f"rows are not in preorder ({error.found})") from None
     _check_rows(shard, windows.depths != depths, bases, "a depth that is not the number of its ancestors")
+    _check_rows(shard, depths >= manifest.pack.seq_len, bases, f"a path of more than {manifest.pack.seq_len:,} rows")
     below = np.flatnonzero(parents >= 0)
     above = linked[below]
     _check_rows(
