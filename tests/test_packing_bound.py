@@ -235,10 +235,11 @@ def test_claims_that_are_alike_become_one_without_loss(below: bool) -> None:
     """A thousand small trees of few kinds, roots or below one node: the same bounds with 60 claims at a time."""
     rng = np.random.default_rng(1)
     parents, lengths = [-1] * below, [3] * below
+    kinds = ([50], [31], [40, 8], [23, 20, 4])  # more than half of a window, a third of it, with children
     for kind in rng.integers(0, 4, 1_000).tolist():
-        root = len(parents)
-        parents += [-1 + below, *[root] * (kind % 3)]
-        lengths += [5 + kind, *[7 + 2 * kind, 4][: kind % 3]]
+        root, rows = len(parents), kinds[kind]
+        parents += [-1 + below, *[root] * (len(rows) - 1)]
+        lengths += rows
         if kind == 3 and rng.random() < 0.1:  # one that takes two windows
             parents += [root, root]
             lengths += [60, 50]

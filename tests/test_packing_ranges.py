@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import pairwise
+from typing import Any
+from unittest import mock
 
 import numpy as np
 import oracle_packing as oracle
 import pytest
 from bench.forests import grow_forest
+from builds import built
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from oracle import Example
 from oracle_packing import Case
+from strategies import corpora
 
-from dagpack_cli.errors import TreeError
+from dagpack_cli.comparison import compare_packers
+from dagpack_cli.errors import NoInputError, TreeError
+from dagpack_cli.manifest import PackOptions, TrieOptions
 from dagpack_cli.packing import (
     Engine,
     Forest,
+    best_fit_decreasing,
     check_placement,
+    iter_best_fit,
     lower_bound,
     pack_forest,
     pack_leaves,
+    place_by_range,
     range_starts,
     take_range,
     walk_forest,
 )
 from dagpack_cli.packing.walk import iter_walk
+from dagpack_cli.verify import verify_generation
 
 ENGINES: tuple[Engine, ...] = ("numpy", "numba")
 
@@ -134,3 +146,31 @@ def test_the_walk_some_windows_at_a_time_is_the_walk(case: Case, step: int) -> N
             found += [(first + window, *rest) for window, *rest in oracle.instances_of(part)]
             first += part.num_windows
         assert (found, first) == (expected, whole.num_windows)
+
+
+@given(
+    corpus=corpora(),
+    range_nodes=st.integers(1, 9),
+    layout=st.sampled_from(["dag", "dag", "best-fit", "packed"]),
+    seq_len=st.integers(1, 8) | st.sampled_from([12, 40]),
+    more=st.sampled_from([0, 0, 20]),
+    prune=st.booleans(),
+    min_shared=st.sampled_from([1, 1, 3]),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_build_in_ranges_is_exact(
+    corpus: list[Example], range_nodes: int, layout: str, seq_len: int, more: int, prune: bool, min_shared: int
+) -> None:
+    """Whatever the ranges, every row of every window is what the examples say, and all of them are there."""
+    window_len = seq_len + more if more else None
+    pack = PackOptions(seq_len=seq_len, window_len=window_len, on_long="split", layout=layout, prune=prune, polish=2)
+    with ExitStack() as stack:
+        for function in (pack_forest, place_by_range, compare_packers, best_fit_decreasing, iter_best_fit):
+            defaults: dict[str, Any] = function.__kwdefaults__ or {}
+            limits = {name: range_nodes for name in ("range_nodes", "range_items") if name in defaults}
+            stack.enter_context(mock.patch.dict(defaults, limits))
+        try:
+            made = stack.enter_context(built(corpus, pack, TrieOptions(min_shared=min_shared)))
+        except NoInputError:  # nothing trains
+            return
+        assert verify_generation(made.result.path, made.result.manifest).failures == []
