@@ -46,11 +46,13 @@ def default_memory() -> int:
     """Return half of the bytes that the machine, or the container, has: what ``--memory`` is where it is not given.
 
     What ``--memory`` bounds: half of it is for sorting (320 bytes a sequence of a chunk), and every array with an
-    entry an example, a node or a row that would take more than a 64th of it lies in a file of the staging area
-    (some 300 bytes an example of room on the disk), of which the system keeps as much in memory as it can spare. What
-    comes on top does not grow with the corpus's tokens: some 300 MB for libraries and the rows of a few shards; 8
-    bytes x the longest example; the forest while it is packed, some 260 bytes a node of the trie; the messages of
-    sessions, some 100 bytes each; and games of states, which are held whole.
+    entry an example, a node, a row, a distinct value or transition of games that would take more than a 64th of it lies
+    in a file of the staging area (some 300 bytes an example, 70 a value that an input shows, 120 a transition of room
+    on the disk), of which the system keeps as much in memory as it can spare. What comes on top does not grow with the
+    corpus's tokens, but for the 4 bytes of each that is a symbol: some 300 MB for libraries and the rows of a few
+    shards; 8 bytes x the longest example, 150 x the longest game; the forest while it is packed, some 260 bytes a node
+    of the trie; the messages of sessions, some 100 bytes each; the values of 64 MiB of games, or of one larger input,
+    while they are read, and those of the places where games are not Markov.
     """
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in _LIMITS:

@@ -63,6 +63,7 @@ def describe_window(
     tokenizer = load_saved(path / "tokenizer")
     names = ("inputs", "targets", "segments", "depths", "parents", "counts", "weights", "owned")
     columns = {name: getattr(windows, name)[low + first_row : low + last].tolist() for name in names}
+    texts = {token: _text(tokenizer, token) for token in sorted(set(columns["inputs"]))}  # as a table has them
     parents = windows.parents[low:high].tolist()
     starts = _stretch_starts(windows.parents[low:high])
     return {
@@ -74,7 +75,7 @@ def describe_window(
         "attention_edges": int(windows.attention_edges[number % step]),
         "window_len": manifest.pack.capacity,
         "first_row": first_row,
-        "rows": columns | {"text": [_text(tokenizer, token) for token in columns["inputs"]]},
+        "rows": columns | {"text": [texts[token] for token in columns["inputs"]]},
         "subtree_ends": ends[first_row:last].tolist(),
         "allowed_keys": [_path_ranges(parents, starts, query) for query in range(first_row, last)],
         "occurrences": _occurrences(path, partition, number),

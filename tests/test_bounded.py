@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tracemalloc
 from pathlib import Path
@@ -23,6 +24,9 @@ import dagpack_cli.sequences
 import dagpack_cli.shards.files
 import dagpack_cli.shards.merged
 import dagpack_cli.stages.ingest
+import dagpack_cli.stages.partition_trie
+import dagpack_cli.stages.symbol_lines
+import dagpack_cli.tokenizing.symbol_table
 from dagpack_cli import memory
 from dagpack_cli.manifest import IngestOptions, Manifest, PackOptions, TrieOptions
 from dagpack_cli.pipeline import BuildResult, Execution, TokenizerChoice, build, dedup, ingest
@@ -53,6 +57,10 @@ def look_at_little(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dagpack_cli.examples.writing, "_META_ROWS", 3)
     monkeypatch.setattr(dagpack_cli.examples.splits, "_KEPT_ROWS", 4)
     monkeypatch.setattr(dagpack_cli.examples.splits, "_COARSE", 2)
+    monkeypatch.setattr(dagpack_cli.stages.partition_trie, "_BLOCK_TOKENS", 20)  # weights whose sums are exact
+    monkeypatch.setattr(dagpack_cli.stages.symbol_lines, "_BLOCK", 7)
+    monkeypatch.setattr(dagpack_cli.tokenizing.symbol_table, "_BATCH_ROWS", 2)
+    monkeypatch.setattr(dagpack_cli.tokenizing.symbol_table, "_KEPT_BYTES", 64)
     monkeypatch.setattr(dagpack_cli.provenance.columns, "BATCH_ROWS", 2)
     monkeypatch.setattr(dagpack_cli.provenance.rewriting, "BATCH_ROWS", 2)
 
@@ -88,6 +96,8 @@ def test_games_and_sessions_a_little_at_a_time(
     """So it is with symbols, and with sessions, whose messages have keys and whose examples have families."""
     corpus = FIXTURES / "claude-code" if make is None else write(tmp_path / "corpus", make(2))
     pack, trie = PackOptions(seq_len=512, on_long="split", polish=0), TrieOptions(merge=merge, val_fraction=0.4)
+    if make is not None:
+        monkeypatch.setattr(dagpack_cli.stages.ingest, "_SPLIT_BYTES", 5_000)  # several splits
     run(corpus, tmp_path / "whole", pack, trie)
     look_at_little(monkeypatch)
     run(corpus, tmp_path / "little", pack, trie)
@@ -146,6 +156,42 @@ def test_what_is_held_of_an_example_before_packing(tmp_path: Path, monkeypatch: 
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert (peaks[2] - peaks[1]) / 210_000 < 16, peaks
+
+
+def games_of_long_states(folder: Path, num: int) -> Path:
+    """Write ``num`` states of 4 kB, all different, in runs of 50, as transition records."""
+    folder.mkdir()
+    draw = random.Random(4)
+    for number in range(0, num, 1_000):
+        lines = []
+        for at in range(number, number + 1_000):
+            state = f"{draw.getrandbits(16_000):x}"
+            lines.append(json.dumps({"episode": at // 50, "state": state, "action": draw.choice("udlr")}) + "\n")
+        (folder / f"games-{number:06d}.jsonl").write_text("".join(lines))
+    return folder
+
+
+@pytest.mark.parametrize(("merge", "span", "most"), [("state", 1 << 10, 64), ("prefix", memory.SPAN, 1_000)])
+def test_what_is_held_of_a_state(
+    merge: Any, span: int, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice as many states take no more than some bytes each, and even where all are in one span never their text."""
+    monkeypatch.setattr(memory, "SPAN", span)
+    monkeypatch.setattr(memory, "_SHARE", 1 << 14)
+    monkeypatch.setattr(dagpack_cli.stages.ingest, "_SPLIT_BYTES", 8 << 20)
+    monkeypatch.setattr(dagpack_cli.stages.partition_trie, "_BLOCK_TOKENS", 1 << 10)
+    monkeypatch.setattr(dagpack_cli.tokenizing.symbol_table, "_KEPT_BYTES", 1 << 20)
+    peaks = []
+    for num in (1_000, 3_000, 6_000):  # the first only loads what is not loaded yet
+        corpus, out = games_of_long_states(tmp_path / f"{num}", num), tmp_path / f"out-{num}"
+        execution = Execution(memory=64 << 20, workers=1)
+        ingest(corpus, out, tokenizer=TokenizerChoice(), ingest_options=IngestOptions(), execution=execution)
+        memory.give_back()
+        tracemalloc.start()
+        dedup(out, trie_options=TrieOptions(merge=merge), execution=execution)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert (peaks[2] - peaks[1]) / 3_000 < most, peaks
 
 
 class _Heard(SilentListener):

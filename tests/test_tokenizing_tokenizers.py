@@ -16,12 +16,10 @@ from dagpack_cli.tokenizing import (
     ByteTokenizer,
     GivenIds,
     HuggingFaceTokenizer,
-    SymbolCollector,
     Symbols,
     Tokenizer,
     load_saved,
     load_tokenizer,
-    merge_symbols,
 )
 from dagpack_cli.tokenizing.huggingface import canonical_definition
 from dagpack_cli.tokenizing.symbols import SYMBOLS_NAME
@@ -104,26 +102,6 @@ def test_lone_surrogate_names_the_place() -> None:
     """Half of a surrogate pair is an error of the data, not a crash."""
     with pytest.raises(DataError, match=r"character 2 is \\ud83d"):
         ByteTokenizer().encode_documents(["a\ud83d"])
-
-
-def test_merge_of_symbols_is_in_order_of_appearance() -> None:
-    """Global ids number values as the splits, in input order, first show them, and the remaps lead there."""
-    first, second = SymbolCollector(), SymbolCollector()
-    seen = [first.encode_values([b'"z"', b'"a"', b'"z"']), second.encode_values([b"[1]", b'"a"'])]
-    merged, remaps = merge_symbols([first.symbols, second.symbols])
-    assert merged == [b'"z"', b'"a"', b"[1]"]
-    assert [remap[ids].tolist() for remap, ids in zip(remaps, seen, strict=True)] == [[0, 1, 0], [2, 1]]
-
-
-@given(st.lists(st.lists(st.binary(max_size=3), max_size=6), max_size=4))
-def test_merge_of_symbols_keeps_every_value(splits: list[list[bytes]]) -> None:
-    """Through its remap, every split's value is found again in the merged list."""
-    collectors = [SymbolCollector() for _ in splits]
-    local = [collector.encode_values(values) for collector, values in zip(collectors, splits, strict=True)]
-    merged, remaps = merge_symbols(collector.symbols for collector in collectors)
-    for values, ids, remap in zip(splits, local, remaps, strict=True):
-        assert [merged[token] for token in remap[ids]] == values
-    assert merged == list(dict.fromkeys(value for values in splits for value in values))
 
 
 def test_symbols_virtual_root_is_one_more_id() -> None:

@@ -20,7 +20,6 @@ from dagpack_cli.trie import (
     Trie,
     build_trie,
     count_transitions,
-    markov_conflicts,
     merge_states,
     open_trie,
     save_trie,
@@ -218,20 +217,6 @@ def test_two_actions_between_the_same_states_stay_two_transitions() -> None:
     tokens, offsets = flatten([[0, 1], [0, 2]])
     trie = merge_states(count_transitions(tokens, offsets, np.ones(4), np.ones(4, dtype=bool)))
     assert trie.num_rows == 2
-
-
-def test_markov_conflicts_are_found_and_choices_are_not() -> None:
-    """One (state, action) with two next states is a conflict; two actions, or none, are not."""
-    symbols = [
-        b'{"state":"a"}',
-        b'{"action":"go","state":"b"}',
-        b'{"action":"go","state":"c"}',
-        b'{"action":"stay","state":"a"}',
-        b'{"state":"d"}',
-    ]
-    tokens, offsets = flatten([[0, 1], [0, 2], [0, 3, 1], [0, 4], [1, 3]])
-    transitions = count_transitions(tokens, offsets, np.ones(len(tokens)), np.ones(len(tokens), dtype=bool))
-    assert markov_conflicts(transitions, symbols) == [('"a"', '"go"', ['"b"', '"c"'])]
 
 
 def test_a_stored_trie_is_read_back_and_damage_is_named(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def load_examples(segments: Sequence[Segment], zeros: Zeros = np.zeros) -> Examp
     for segment in segments:
         split = splits[segment.directory]
         found = split.tokens[split.offset(segment.first) : split.offset(segment.last)]
-        tokens.append(found if segment.remap is None else segment.remap[found])
+        tokens.append(found if segment.remap is None else _renumbered(found, segment.remap, zeros))
         lengths.append(split.lengths[segment.first : segment.last])
         inside = slice(split.run_offset(segment.first), split.run_offset(segment.last))
         num_runs.append(split.num_runs[segment.first : segment.last])
@@ -119,6 +119,13 @@ def load_examples(segments: Sequence[Segment], zeros: Zeros = np.zeros) -> Examp
         weights=weights,
         segments=segments,
     )
+
+
+def _renumbered(tokens: npt.NDArray[np.int32], remap: npt.NDArray[np.int32], zeros: Zeros) -> npt.NDArray[np.int32]:
+    found = zeros(len(tokens), np.int32)
+    for span in spans(len(tokens)):
+        found[span] = remap[tokens[span]]
+    return found
 
 
 def _joined(parts: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike, zeros: Zeros) -> npt.NDArray[Any]:

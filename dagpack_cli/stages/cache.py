@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dagpack_cli.examples import Segment, copy_examples, read_lines, write_lines
+from dagpack_cli.examples import Segment, copy_examples, write_lines
 from dagpack_cli.failpoints import step
 from dagpack_cli.manifest import fingerprint
 from dagpack_cli.stages.receipts import Listener, read_receipt, write_receipt
+from dagpack_cli.stages.symbol_lines import SymbolLines
 from dagpack_cli.storage import sha256_file, sync_directory, sync_tree
 
 __all__ = [
@@ -136,16 +137,9 @@ def are_whole(sources: Iterable[ReadSource]) -> bool:
     return all(receipt is not None and _is_whole(split, receipt["files"]) for split, receipt in receipts.items())
 
 
-def source_symbols(sources: Sequence[ReadSource]) -> list[list[bytes]]:
-    """Return the symbols of every input, in the order in which it first shows them."""
-    lines: dict[Path, list[bytes]] = {}
-    found = []
-    for source in sources:
-        first, last = source.facts["symbols"]
-        if source.directory not in lines:
-            lines[source.directory] = read_lines(source.directory / SYMBOLS_FILE)
-        found.append(lines[source.directory][first:last])
-    return found
+def source_symbols(sources: Iterable[ReadSource]) -> SymbolLines:
+    """Return the symbols of every input, in the order in which it first shows them; they stay in their files."""
+    return SymbolLines((source.directory / SYMBOLS_FILE, *source.facts["symbols"]) for source in sources)
 
 
 def prune_cache(cache: Path, used: Sequence[ReadSource], work: Path) -> None:
@@ -194,17 +188,14 @@ def _together(sources: Sequence[ReadSource], work: Path) -> Path:
     segments = [Segment(source.directory, source.facts["first"], source.facts["last"]) for source in sources]
     copy_examples(segments, directory)
     has_symbols = (sources[0].directory / SYMBOLS_FILE).exists()
-    listed = source_symbols(sources) if has_symbols else [[] for _ in sources]
     facts: list[Mapping[str, Any]] = []
-    symbols: list[bytes] = []
-    first = 0
-    for source, own in zip(sources, listed, strict=True):
+    first = first_symbol = 0
+    for source in sources:
         last = first + source.facts["last"] - source.facts["first"]
-        place = {"first": first, "last": last, "symbols": [len(symbols), len(symbols) + len(own)]}
-        facts.append({**source.facts, **place})
-        first = last
-        symbols += own
+        last_symbol = first_symbol + source.facts["symbols"][1] - source.facts["symbols"][0]
+        facts.append({**source.facts, "first": first, "last": last, "symbols": [first_symbol, last_symbol]})
+        first, first_symbol = last, last_symbol
     if has_symbols:
-        write_lines(directory / SYMBOLS_FILE, symbols)
+        write_lines(directory / SYMBOLS_FILE, source_symbols(sources))
     finish_split(directory, (read_receipt(sources[0].directory) or {})["identity"], facts)
     return directory

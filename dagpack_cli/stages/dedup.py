@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,10 +24,11 @@ from dagpack_cli.partitions import PARTITIONS, assign_partitions
 from dagpack_cli.profile import rows_also_in, trie_profile
 from dagpack_cli.provenance import EMPTY, KEPT, SINGLE_TOKEN, STATUSES, UNTRAINED, write_provenance
 from dagpack_cli.stages.cache import ReadSource, source_symbols
+from dagpack_cli.stages.conflicts import symbol_parts
 from dagpack_cli.stages.partition_trie import write_trie
 from dagpack_cli.stages.receipts import Listener, read_receipt, write_receipt
 from dagpack_cli.storage import sync_tree
-from dagpack_cli.tokenizing import Symbols, Tokenizer, load_tokenizer, merge_symbols
+from dagpack_cli.tokenizing import Symbols, Tokenizer, load_tokenizer, merge_symbols, store_symbols
 from dagpack_cli.tokenizing.stability import Stability
 from dagpack_cli.trie import Engine, Trie, open_trie
 
@@ -119,7 +121,7 @@ def dedup_sources(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     zeros = Scratch(partial, scratch_limit(memory)).zeros
-    examples, tokenizer = _load(sources, spec, options, zeros)
+    examples, tokenizer = _load(sources, spec, options, partial / "tokenizer", zeros)
     root, vocab_size = _virtual_root(tokenizer, options, examples)
     with step("tokenizer-write"):
         tokenizer.save(partial / "tokenizer")
@@ -148,7 +150,7 @@ def dedup_sources(
         )
     end_nodes = zeros(examples.num_examples, np.int64)
     end_nodes[:] = -1
-    symbols = list(tokenizer.symbols) if isinstance(tokenizer, Symbols) else None
+    symbols = symbol_parts(tokenizer.symbols, zeros) if isinstance(tokenizer, Symbols) else None
     profiles: dict[str, Any] = {}
     tries: dict[str, Trie] = {}
     for number, name in enumerate(PARTITIONS):
@@ -234,8 +236,9 @@ def _groups(examples: Examples) -> Iterable[str | None]:
 
 
 def _load(
-    sources: Sequence[ReadSource], spec: dict[str, Any], options: TrieOptions, zeros: Zeros
+    sources: Sequence[ReadSource], spec: dict[str, Any], options: TrieOptions, directory: Path, zeros: Zeros
 ) -> tuple[Examples, Tokenizer]:
+    """Return all examples, and the tokenizer; symbols are written into its directory and stay there."""
     name, bos, eos = spec["tokenizer"]
     if name != "symbols":
         tokenizer = load_tokenizer(name, bos=bos, eos=eos)
@@ -254,9 +257,14 @@ def _load(
             "prefix keeps what led to it",
             hint="leave --merge out, or --predict next-state",
         )
-    symbols, remaps = merge_symbols(source_symbols(sources))
-    segments = [_segment(source, remap) for source, remap in zip(sources, remaps, strict=True)]
-    return load_examples(segments, zeros), Symbols(symbols, virtual_root=options.virtual_root == "auto")
+    symbols = source_symbols(sources)
+    ids, are_new = merge_symbols(symbols, len(symbols), zeros)
+    with step("tokenizer-write"):
+        distinct = itertools.compress(symbols, are_new)
+        tokenizer = store_symbols(directory, distinct, virtual_root=options.virtual_root == "auto")
+    ranges = itertools.pairwise(symbols.offsets)
+    segments = [_segment(source, ids[low:high]) for source, (low, high) in zip(sources, ranges, strict=True)]
+    return load_examples(segments, zeros), tokenizer
 
 
 def _segment(source: ReadSource, remap: npt.NDArray[np.int32] | None = None) -> Segment:

@@ -1,4 +1,4 @@
-"""The trie of one partition, from its examples to its folder: but for games, no token is held in memory on the way."""
+"""The trie of one partition, from its examples to its folder: no token is held in memory on the way."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dagpack_cli.examples import Examples
 from dagpack_cli.manifest import TrieOptions
 from dagpack_cli.memory import Zeros, give_back, spans
 from dagpack_cli.packing.supervision import Supervision
+from dagpack_cli.sequences import Sequences
+from dagpack_cli.stages.conflicts import SymbolParts, markov_conflicts
 from dagpack_cli.tokenizing import shown_symbol
 from dagpack_cli.trie import (
     SEQUENCE_BYTES,
@@ -22,7 +24,7 @@ from dagpack_cli.trie import (
     build_nodes,
     check_weights,
     count_transitions,
-    markov_conflicts,
+    join_transitions,
     merge_states,
     save_nodes,
     save_trie,
@@ -33,13 +35,16 @@ __all__ = ["gather_supervision", "write_trie"]
 
 Int64Array = npt.NDArray[np.int64]
 
+# In which transitions are counted: fixed, for the sums of their weights depend on it. Some 150 bytes each are held.
+_BLOCK_TOKENS = 1 << 19
+
 
 def write_trie(
     examples: Examples,
     chosen: Int64Array,
     root: int | None,
     options: TrieOptions,
-    symbols: list[bytes] | None,
+    parts: SymbolParts | None,
     directory: Path,
     end_nodes: Int64Array,
     *,
@@ -55,8 +60,7 @@ def write_trie(
         chosen: shape (n,), int64; which are in the trie, ascending; none is empty.
         root: the token of the virtual root, or None.
         options: of the trie.
-        symbols: of the vocabulary, where tokens are symbols: (state, action) pairs with several next
-            states are looked for. Then, and under merge ``state``, the tokens are in memory.
+        parts: of the symbols, where tokens are symbols: (state, action) pairs with several next states are looked for.
         directory: of the trie, which is created.
         end_nodes: shape (num_examples,), int64; those of the chosen are set, but not under merge ``state``.
         engine: never changes the result.
@@ -68,20 +72,21 @@ def write_trie(
     sequences = examples.sequences if whole else examples.sequences.take(chosen, zeros)
     shift = 0 if root is None else 1
     conflicts: list[Any] = []
-    if options.merge == "state" or symbols is not None:
+    if options.merge == "state" or parts is not None:
         supervision = gather_supervision(
             examples.runs, examples.run_offsets, examples.weights, chosen, shift, zeros=zeros
         )
-        transitions = _transitions(examples, chosen, root, supervision)
+        transitions = join_transitions(_counted(sequences, root, supervision, zeros), zeros)
         del supervision
-        if symbols is not None:
+        if parts is not None:
             conflicts = [
                 [shown_symbol(state), action, [shown_symbol(outcome) for outcome in outcomes]]
-                for state, action, outcomes in markov_conflicts(transitions, symbols)
+                for state, action, outcomes in markov_conflicts(transitions, parts, zeros)
             ]
         if options.merge == "state":
-            save_trie(merge_states(transitions), directory)
+            save_trie(merge_states(transitions, zeros), directory)
             return conflicts
+        del transitions
     chunk = max(memory // (2 * SEQUENCE_BYTES * workers), 1)
     nodes, ends = build_nodes(
         sequences,
@@ -139,21 +144,35 @@ def _checked(blocks: Iterator[tuple[int, npt.NDArray[np.float32]]]) -> Iterator[
         yield first, sums
 
 
-def _transitions(examples: Examples, chosen: Int64Array, root: int | None, supervision: Supervision) -> Transitions:
-    """Return the distinct transitions of some examples, each after the virtual root if there is one."""
-    tokens, offsets = examples.sequences.take(chosen).gather()
-    if root is not None:
-        tokens = np.insert(tokens, offsets[:-1], root)
-        offsets = offsets + np.arange(len(offsets))
+def _counted(sequences: Sequences, root: int | None, supervision: Supervision, zeros: Zeros) -> Iterator[Transitions]:
+    """Yield the distinct transitions of block after block of sequences, each after the virtual root if there is one."""
+    ends = zeros(len(sequences) + 1, np.int64)
+    for span in spans(len(sequences)):
+        ends[span.start + 1 : span.stop + 1] = ends[span.start] + np.cumsum(sequences.lengths[span])
+    first = 0
+    while first < len(sequences):
+        last = int(np.searchsorted(ends, ends[first] + _BLOCK_TOKENS, side="right")) - 1
+        last = max(last, first + 1)
+        tokens, offsets = sequences.take(slice(first, last)).gather()
+        if root is not None:
+            tokens = np.insert(tokens, offsets[:-1], root)
+            offsets = offsets + np.arange(len(offsets))
+        yield _count(tokens, offsets, supervision, np.arange(first, last))
+        first = last
+
+
+def _count(
+    tokens: npt.NDArray[np.int32], offsets: Int64Array, supervision: Supervision, index: Int64Array
+) -> Transitions:
+    """Return the distinct transitions of the examples of these numbers, whose tokens are given."""
     lengths = np.diff(offsets)
-    index = np.arange(len(chosen))
-    runs, run_offsets = supervision.clip(index, np.ones(len(chosen), dtype=np.int64), lengths)
-    owners = np.repeat(index, np.diff(run_offsets))
-    change = np.zeros(len(tokens) + 1, dtype=np.int64)
+    runs, run_offsets = supervision.clip(index, np.ones(len(index), dtype=np.int64), lengths)
+    owners = np.repeat(np.arange(len(index)), np.diff(run_offsets))
+    change = np.zeros(len(tokens) + 1, dtype=np.int32)
     np.add.at(change, offsets[owners] + runs[:, 0], 1)
     np.add.at(change, offsets[owners] + runs[:, 1], -1)
     trains = np.cumsum(change[:-1]) > 0
-    weights = np.where(trains, np.repeat(supervision.weights, lengths), 0.0)
+    weights = np.where(trains, np.repeat(supervision.weights[index], lengths), 0.0)
     return count_transitions(tokens, offsets, weights, trains)
 
 

@@ -22,8 +22,11 @@ from dagpack_cli.tokenizing.symbols import (
     SymbolCollector,
     Symbols,
     merge_symbols,
+    open_symbols,
     read_symbols,
     shown_symbol,
+    store_symbols,
+    symbols_hash,
 )
 
 __all__ = [
@@ -42,6 +45,7 @@ __all__ = [
     "merge_symbols",
     "read_symbols",
     "shown_symbol",
+    "store_symbols",
 ]
 
 _INT32_END = 2**31
@@ -98,9 +102,9 @@ def load_saved(directory: Path) -> Tokenizer:
         elif kind == "grid":
             tokenizer = GridTokenizer()
         elif kind == "symbols":
-            values = read_symbols(directory / SYMBOLS_NAME)
-            rooted = fields.get("virtual_root") is not None
-            tokenizer = Symbols(values, virtual_root=rooted, bos_id=first, eos_id=last)
+            values = open_symbols(directory / SYMBOLS_NAME)
+            rooted, found = fields.get("virtual_root") is not None, symbols_hash(values)
+            tokenizer = Symbols(values, virtual_root=rooted, bos_id=first, eos_id=last, sha256=found)
         elif kind == "huggingface":
             definition = (directory / TOKENIZER_NAME).read_bytes()
             default = "default" if first is not None else None

@@ -2,111 +2,83 @@
 
 Every distinct transition becomes one row. A state hangs below the parent that reaches it first
 breadth-first, so its depth is its distance from the start; every other transition into it is a leaf.
-Valid only where the next step depends on the state alone; `markov_conflicts` looks for proof that it
-does not.
+Valid only where the next step depends on the state alone.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.memory import Zeros, select, spans
 from dagpack_cli.preorder import subtree_ends
 from dagpack_cli.trie.nodes import Trie, narrow
+from dagpack_cli.trie.transitions import Transitions
 from dagpack_cli.trie.weights import check_weights
 
-__all__ = ["Transitions", "count_transitions", "markov_conflicts", "merge_states"]
+__all__ = ["merge_states"]
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Transitions:
-    """The distinct transitions of a corpus, sorted by (source, target).
+class _Search:
+    """What the breadth-first search over the transitions found.
 
     Attributes:
-        sources, targets: shape (num_transitions,), int64.
-        counts, supervised: shape (num_transitions,), int64; crossings, and those that train.
-        weights: shape (num_transitions,), float64.
-        starts: shape (num_starts,), int64; the distinct first states, sorted.
-        start_counts: shape (num_starts,), int64; sequences that start there.
+        order: shape (num_reached,), int64; the states in the order in which they were reached.
+        levels: where in it each level begins, and its length.
+        is_tree: shape (num_transitions,), bool; does a transition carry its target's subtree?
+        first: shape (num_states,), int64; each state's first outgoing transition.
+        last: likewise, exclusive.
     """
 
-    sources: Int64Array
-    targets: Int64Array
+    order: Int64Array
+    levels: list[int]
+    is_tree: npt.NDArray[np.bool_]
+    first: Int64Array
+    last: Int64Array
+
+    def blocks(self, *, backwards: bool = False) -> Iterator[Int64Array]:
+        """Yield some states of one level at a time."""
+        ranges = list(zip(self.levels[:-1], self.levels[1:], strict=True))
+        for low, high in reversed(ranges) if backwards else ranges:
+            for span in spans(high - low):
+                yield self.order[low + span.start : low + span.stop]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokens:
+    """The tokens of the tree in preorder, one a transition and one a start; each column of shape (num_tokens,)."""
+
+    tokens: Int32Array
     counts: Int64Array
-    supervised: Int64Array
     weights: npt.NDArray[np.float64]
-    starts: Int64Array
-    start_counts: Int64Array
+    supervised: Int64Array
+    parent: Int64Array
+    depth: Int64Array
 
 
-def count_transitions(
-    tokens: Int32Array, offsets: Int64Array, target_weights: npt.NDArray[np.float64], trains: npt.NDArray[np.bool_]
-) -> Transitions:
-    """Return the distinct transitions of the sequences and what crosses them.
-
-    Args:
-        tokens: shape (num_tokens,), int32, non-negative.
-        offsets: shape (num_sequences + 1,), int64; no sequence is empty.
-        target_weights: shape (num_tokens,), float64; example weight x supervision of the token.
-        trains: shape (num_tokens,), bool; whether that token is supervised with a weight not 0.
-
-    Time O(num_tokens log num_tokens).
-    """
-    follows = np.ones(len(tokens), dtype=bool)
-    follows[offsets[:-1]] = False
-    at = np.flatnonzero(follows)
-    width = int(tokens.max(initial=0)) + 1
-    keys, inverse, counts = np.unique(
-        tokens[at - 1].astype(np.int64) * width + tokens[at], return_inverse=True, return_counts=True
-    )
-    starts, start_counts = np.unique(tokens[offsets[:-1]].astype(np.int64), return_counts=True)
-    return Transitions(
-        sources=keys // width,
-        targets=keys % width,
-        counts=counts.astype(np.int64),
-        supervised=np.bincount(inverse, weights=trains[at], minlength=len(keys)).astype(np.int64),
-        weights=np.bincount(inverse, weights=target_weights[at], minlength=len(keys)).astype(np.float64),
-        starts=starts,
-        start_counts=start_counts.astype(np.int64),
-    )
-
-
-@dataclass(slots=True)
-class _Search:
-    """What the breadth-first search over the transitions found."""
-
-    levels: list[Int64Array]  # the states of each level, in the order they were reached
-    is_tree: npt.NDArray[np.bool_]  # per transition: does it carry its target's subtree?
-    first: Int64Array  # per state: its first outgoing transition
-    last: Int64Array  # exclusive
-
-
-def merge_states(transitions: Transitions) -> Trie:
+def merge_states(transitions: Transitions, zeros: Zeros = np.zeros) -> Trie:
     """Return the breadth-first tree of the transitions as a trie: one token a transition, and the starts.
 
     Ties go to the parent reached earlier, starts in ascending order first. Cycles and transitions
     into a state that hangs elsewhere end in a leaf. Time O(transitions log transitions), no recursion.
+
+    Args:
+        transitions: of the corpus.
+        zeros: makes the arrays with an entry a transition or a state: some 120 bytes each in all. Besides, 28 bytes
+            a level and some 85 a node of the trie are held.
     """
-    search = _search(transitions)
-    sizes, below = _subtree_sizes(transitions, search)
-    num_tokens = int(below[transitions.starts].sum()) + len(transitions.starts) if len(transitions.starts) else 0
-    position, parent, depth = _positions(transitions, search, sizes, below, num_tokens)
-    tokens = np.empty(num_tokens, dtype=np.int32)
-    counts = np.empty(num_tokens, dtype=np.int64)
-    weights = np.zeros(num_tokens, dtype=np.float64)
-    supervised = np.zeros(num_tokens, dtype=np.int64)
-    roots = np.flatnonzero(parent == -1)
-    tokens[roots], counts[roots] = transitions.starts, transitions.start_counts
-    tokens[position], counts[position] = transitions.targets, transitions.counts
-    weights[position], supervised[position] = transitions.weights, transitions.supervised
-    return _compress(tokens, counts, weights, supervised, parent, depth)
+    search = _search(transitions, zeros)
+    sizes, below = _subtree_sizes(transitions, search, zeros)
+    found = _tokens(transitions, search, sizes, below, zeros)
+    del search, sizes, below
+    return _compress(found, zeros)
 
 
 def _ranges(firsts: Int64Array, lasts: Int64Array) -> Int64Array:
@@ -116,37 +88,45 @@ def _ranges(firsts: Int64Array, lasts: Int64Array) -> Int64Array:
     return np.arange(int(sizes.sum())) + shift
 
 
-def _search(transitions: Transitions) -> _Search:
+def _search(transitions: Transitions, zeros: Zeros) -> _Search:
     num_states = 1 + max(
         int(transitions.sources.max(initial=-1)),
         int(transitions.targets.max(initial=-1)),
         int(transitions.starts.max(initial=-1)),
     )
-    states = np.arange(num_states)
-    first = np.searchsorted(transitions.sources, states, side="left")
-    last = np.searchsorted(transitions.sources, states, side="right")
-    reached = np.zeros(num_states, dtype=bool)
-    reached[transitions.starts] = True
-    is_tree = np.zeros(len(transitions.sources), dtype=bool)
-    levels = []
-    frontier = transitions.starts
-    while len(frontier):
-        levels.append(frontier)
-        outgoing = _ranges(first[frontier], last[frontier])
-        outgoing = outgoing[~reached[transitions.targets[outgoing]]]
-        _, earliest = np.unique(transitions.targets[outgoing], return_index=True)
-        chosen = outgoing[np.sort(earliest)]
-        is_tree[chosen] = True
-        frontier = transitions.targets[chosen]
-        reached[frontier] = True
-    return _Search(levels, is_tree, first, last)
+    first, last = zeros(num_states, np.int64), zeros(num_states, np.int64)
+    for span in spans(num_states):
+        states = np.arange(span.start, span.stop)
+        first[span] = np.searchsorted(transitions.sources, states, side="left")
+        last[span] = np.searchsorted(transitions.sources, states, side="right")
+    reached, order = zeros(num_states, np.bool_), zeros(num_states, np.int64)
+    is_tree = zeros(len(transitions.sources), np.bool_)
+    num = len(transitions.starts)
+    for span in spans(num):
+        order[span] = transitions.starts[span]
+        reached[transitions.starts[span]] = True
+    levels = [0]
+    while num > levels[-1]:
+        frontier = order[levels[-1] : num]
+        levels.append(num)
+        for span in spans(len(frontier)):
+            outgoing = _ranges(first[frontier[span]], last[frontier[span]])
+            outgoing = outgoing[~reached[transitions.targets[outgoing]]]
+            _, earliest = np.unique(transitions.targets[outgoing], return_index=True)
+            chosen = outgoing[np.sort(earliest)]
+            is_tree[chosen] = True
+            order[num : num + len(chosen)] = transitions.targets[chosen]
+            reached[transitions.targets[chosen]] = True
+            num += len(chosen)
+    return _Search(order[:num], levels, is_tree, first, last)
 
 
-def _subtree_sizes(transitions: Transitions, search: _Search) -> tuple[Int64Array, Int64Array]:
+def _subtree_sizes(transitions: Transitions, search: _Search, zeros: Zeros) -> tuple[Int64Array, Int64Array]:
     """Return the tokens at or below every transition, and below every state."""
-    sizes = np.ones(len(transitions.sources), dtype=np.int64)
-    below = np.zeros(len(search.first), dtype=np.int64)
-    for states in reversed(search.levels):
+    sizes, below = zeros(len(transitions.sources), np.int64), zeros(len(search.first), np.int64)
+    for span in spans(len(sizes)):
+        sizes[span] = 1
+    for states in search.blocks(backwards=True):
         outgoing = _ranges(search.first[states], search.last[states])
         tree = outgoing[search.is_tree[outgoing]]
         sizes[tree] += below[transitions.targets[tree]]
@@ -156,82 +136,92 @@ def _subtree_sizes(transitions: Transitions, search: _Search) -> tuple[Int64Arra
     return sizes, below
 
 
-def _positions(
-    transitions: Transitions, search: _Search, sizes: Int64Array, below: Int64Array, num_tokens: int
-) -> tuple[Int64Array, Int64Array, Int64Array]:
-    """Return each transition's preorder position, and each token's parent token and depth."""
-    position = np.zeros(len(sizes), dtype=np.int64)
-    parent = np.full(num_tokens, -1, dtype=np.int64)
-    depth = np.zeros(num_tokens, dtype=np.int64)
-    at = np.zeros(len(search.first), dtype=np.int64)  # the token that carries each state's subtree
-    roots = below[transitions.starts] + 1
-    at[transitions.starts] = np.cumsum(roots) - roots
-    for states in search.levels:
+def _tokens(transitions: Transitions, search: _Search, sizes: Int64Array, below: Int64Array, zeros: Zeros) -> _Tokens:
+    """Return every transition, and every start, at its place in preorder."""
+    at = zeros(len(search.first), np.int64)  # the token that carries each state's subtree
+    num = 0
+    for span in spans(len(transitions.starts)):
+        starts = transitions.starts[span]
+        ends = num + np.cumsum(below[starts] + 1)
+        at[starts] = ends - below[starts] - 1
+        num = int(ends[-1])
+    found = _Tokens(
+        tokens=zeros(num, np.int32),
+        counts=zeros(num, np.int64),
+        weights=zeros(num, np.float64),
+        supervised=zeros(num, np.int64),
+        parent=zeros(num, np.int64),
+        depth=zeros(num, np.int64),
+    )
+    for span in spans(len(transitions.starts)):
+        roots = at[transitions.starts[span]]
+        found.parent[roots] = -1
+        found.tokens[roots], found.counts[roots] = transitions.starts[span], transitions.start_counts[span]
+    for states in search.blocks():
         degrees = search.last[states] - search.first[states]
         outgoing = _ranges(search.first[states], search.last[states])
         before = np.cumsum(sizes[outgoing]) - sizes[outgoing]
         heads = np.cumsum(degrees) - degrees
         base = before[heads[degrees > 0]]
         owners = np.repeat(at[states], degrees)
-        position[outgoing] = owners + 1 + before - np.repeat(base, degrees[degrees > 0])
-        parent[position[outgoing]] = owners
-        depth[position[outgoing]] = depth[owners] + 1
-        tree = outgoing[search.is_tree[outgoing]]
-        at[transitions.targets[tree]] = position[tree]
-    return position, parent, depth
+        places = owners + 1 + before - np.repeat(base, degrees[degrees > 0])
+        found.parent[places] = owners
+        found.depth[places] = found.depth[owners] + 1
+        found.tokens[places], found.counts[places] = transitions.targets[outgoing], transitions.counts[outgoing]
+        found.weights[places] = transitions.weights[outgoing]
+        found.supervised[places] = transitions.supervised[outgoing]
+        is_tree = search.is_tree[outgoing]
+        at[transitions.targets[outgoing[is_tree]]] = places[is_tree]
+    return found
 
 
-def _compress(
-    tokens: Int32Array,
-    counts: Int64Array,
-    weights: npt.NDArray[np.float64],
-    supervised: Int64Array,
-    parent: Int64Array,
-    depth: Int64Array,
-) -> Trie:
+def _compress(found: _Tokens, zeros: Zeros) -> Trie:
     """Join tokens that follow one another without a branch, and with equal counts, into runs."""
-    num = len(tokens)
-    children = np.bincount(parent[parent >= 0], minlength=num) if num else np.zeros(0, dtype=np.int64)
-    index = np.arange(num)
-    joins = (parent >= 0) & (parent == index - 1)
-    joins[joins] = children[parent[joins]] == 1
-    joins[joins] = (counts[joins] == counts[parent[joins]]) | (parent[parent[joins]] == -1)
-    heads = np.flatnonzero(~joins)
-    node_of = np.cumsum(~joins) - 1
-    lasts = np.append(heads[1:], num)[: len(heads)] - 1
-    parents = np.where(parent[heads] >= 0, node_of[np.maximum(parent[heads], 0)], -1).astype(np.int32)
-    with np.errstate(over="ignore"):
-        stored = weights.astype(np.float32)
-    check_weights(stored)
+    num = len(found.tokens)
+    stored, supervised = zeros(num, np.float32), zeros(num, np.int32)
+    for span in spans(num):
+        with np.errstate(over="ignore"):
+            stored[span] = found.weights[span]
+        check_weights(stored[span])
+        supervised[span] = narrow(found.supervised[span])
+    joins = _joins(found, zeros)
+    heads = select(num, lambda span: ~joins[span], zeros)
+    node_of, done = zeros(num, np.int32), -1
+    for span in spans(num):
+        node_of[span] = done + np.cumsum(~joins[span])
+        done = int(node_of[span.stop - 1])
+    offsets, parents = zeros(len(heads) + 1, np.int64), zeros(len(heads), np.int32)
+    depths, counts = zeros(len(heads), np.int32), zeros(len(heads), np.int32)
+    offsets[-1] = num
+    for span in spans(len(heads)):
+        offsets[span] = heads[span]
+        above = found.parent[heads[span]]
+        parents[span] = np.where(above >= 0, node_of[np.maximum(above, 0)], -1)
+        depths[span] = narrow(found.depth[heads[span]])
+    for span in spans(len(heads)):
+        counts[span] = narrow(found.counts[offsets[span.start + 1 : span.stop + 1] - 1])
     return Trie(
-        tokens=tokens,
+        tokens=found.tokens,
         weights=stored,
-        offsets=np.append(heads, num).astype(np.int64),
+        offsets=offsets,
         parents=parents,
-        depths=narrow(depth[heads]),
-        counts=narrow(counts[lasts]),
+        depths=depths,
+        counts=counts,
         subtree_ends=subtree_ends(parents),
-        supervised=narrow(supervised),
+        supervised=supervised,
     )
 
 
-def markov_conflicts(transitions: Transitions, symbols: Sequence[bytes]) -> list[tuple[str, str, list[str]]]:
-    """Return every (state, action) that leads to more than one next state, as JSON texts.
-
-    Args:
-        transitions: over symbol ids; ids without a symbol (a virtual root) are passed over.
-        symbols: canonical JSON of ``{"action": ..., "state": ...}`` for every id.
-
-    Transitions without an action are a choice, not a conflict. Sorted; time O(symbols + transitions).
-    """
-    parts = []
-    for symbol in symbols:
-        value = json.loads(symbol)
-        record = value if isinstance(value, dict) else {"state": value}
-        texts = [json.dumps(record[key], sort_keys=True) if key in record else None for key in ("state", "action")]
-        parts.append((texts[0] if texts[0] is not None else symbol.decode(), texts[1]))
-    outcomes: dict[tuple[str, str], set[str]] = {}
-    for source, target in zip(transitions.sources.tolist(), transitions.targets.tolist(), strict=True):
-        if source < len(parts) and target < len(parts) and (action := parts[target][1]) is not None:
-            outcomes.setdefault((parts[source][0], action), set()).add(parts[target][0])
-    return sorted((state, action, sorted(after)) for (state, action), after in outcomes.items() if len(after) > 1)
+def _joins(found: _Tokens, zeros: Zeros) -> npt.NDArray[np.bool_]:
+    """Return which tokens stand in one run with the token before them."""
+    num = len(found.tokens)
+    children, joins = zeros(num, np.int64), zeros(num, np.bool_)
+    for span in spans(num):
+        above = found.parent[span]
+        np.add.at(children, above[above >= 0], 1)
+    for span in spans(num):
+        above = np.maximum(found.parent[span], 0)
+        is_only = (found.parent[span] == np.arange(span.start - 1, span.stop - 1)) & (found.parent[span] >= 0)
+        is_only &= children[above] == 1
+        joins[span] = is_only & ((found.counts[span] == found.counts[above]) | (found.parent[above] == -1))
+    return joins
