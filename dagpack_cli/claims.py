@@ -13,27 +13,46 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from dagpack_cli.memory import Zeros, select, spans
+
 __all__ = ["join_families", "settle_claims"]
 
 Int64Array = npt.NDArray[np.int64]
 
+_PART = 1 << 20  # keys in memory at a time
 
-def settle_claims(keys: Int64Array, owners: Int64Array) -> npt.NDArray[np.bool_]:
+
+def settle_claims(keys: Int64Array, run_offsets: Int64Array, zeros: Zeros = np.zeros) -> npt.NDArray[np.bool_]:
     """Return which runs stay supervised: those of the first example that has their key.
 
     Args:
         keys: shape (r, 2), int64; the key of every run, zeros for none: such a run always stays.
-        owners: shape (r,), int64, not decreasing; the example of every run.
+        run_offsets: shape (num_examples + 1,), int64; the runs of every example.
+        zeros: makes the result.
 
     Returns:
-        shape (r,), bool. O(r log r).
+        shape (r,), bool. O(r log r) and a look at all keys for each of their parts: equal keys are in one, and a part
+        of a million or so is in memory, some 60 bytes each.
     """
-    _, numbers = _numbered(keys)
-    first = np.full(int(numbers.max(initial=-1)) + 1, np.iinfo(np.int64).max, dtype=np.int64)
-    claimed = numbers >= 0
-    np.minimum.at(first, numbers[claimed], owners[claimed])
-    kept = np.ones(len(keys), dtype=np.bool_)
-    kept[claimed] = first[numbers[claimed]] == owners[claimed]
+    kept = zeros(len(keys), np.bool_)
+    num_parts = np.uint64(max(-(-len(keys) // _PART), 1))
+    for span in spans(len(keys)):
+        kept[span] = True
+    for part in range(int(num_parts)):
+
+        def inside(span: slice, part: int = part) -> npt.NDArray[np.bool_]:
+            some = keys[span]
+            given = (some != 0).any(axis=1)
+            return np.asarray(given & (some[:, 1].astype(np.uint64) % num_parts == part), dtype=np.bool_)
+
+        chosen = select(len(keys), inside, np.zeros)
+        if len(chosen) == 0:
+            continue
+        owners = np.searchsorted(run_offsets, chosen, side="right") - 1
+        distinct, numbers = _numbered(keys[chosen])
+        first = np.full(len(distinct), np.iinfo(np.int64).max, dtype=np.int64)
+        np.minimum.at(first, numbers, owners)
+        kept[chosen] = first[numbers] == owners
     return kept
 
 

@@ -47,12 +47,12 @@ def default_memory() -> int:
 
     What ``--memory`` bounds: half of it is for sorting (320 bytes a sequence of a chunk), and every array with an
     entry an example, a node, a row, a distinct value or transition of games that would take more than a 64th of it lies
-    in a file of the staging area (some 300 bytes an example, 70 a value that an input shows, 120 a transition of room
-    on the disk), of which the system keeps as much in memory as it can spare. What comes on top does not grow with the
-    corpus's tokens, but for the 4 bytes of each that is a symbol: some 300 MB for libraries and the rows of a few
-    shards; 8 bytes x the longest example, 150 x the longest game; the forest while it is packed, some 260 bytes a node
-    of the trie; the messages of sessions, some 100 bytes each; the values of 64 MiB of games, or of one larger input,
-    while they are read, and those of the places where games are not Markov.
+    in a file of the staging area (some 400 bytes an example, 70 a value that an input shows, 120 a transition of room
+    on the disk), of which the system keeps as much in memory as it can spare. On top come some 350 MB, which do not
+    grow: libraries, the rows of a few shards, a range of nodes while it is packed. What does: 8 bytes x the longest
+    example, 22 while it is read, 150 x the longest game; the values of 64 MiB of games, or of one larger input, while
+    they are read, and those of the places where games are not Markov; where a validation partition is split off, the
+    messages of sessions, some 100 bytes each.
     """
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for name in _LIMITS:

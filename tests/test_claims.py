@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,13 +28,16 @@ def arrays(runs: list[tuple[int, int]]) -> tuple[np.ndarray[Any, Any], np.ndarra
     return keys, np.array([owner for owner, _ in runs], dtype=np.int64)
 
 
-@given(RUNS)
-def test_the_first_example_trains(runs: list[tuple[int, int]]) -> None:
-    """A run stays where no earlier example has its key; runs without one always stay."""
+@given(RUNS, st.sampled_from([1, 3, 1 << 20]))
+def test_the_first_example_trains(runs: list[tuple[int, int]], part: int) -> None:
+    """A run stays where no earlier example has its key, however few keys are looked at; those without always stay."""
     seen: dict[int, int] = {}
     for owner, key in runs:
         seen.setdefault(key, owner)
-    assert settle_claims(*arrays(runs)).tolist() == [key == 0 or seen[key] == owner for owner, key in runs]
+    keys, owners = arrays(runs)
+    with mock.patch("dagpack_cli.claims._PART", part):
+        found = settle_claims(keys, np.searchsorted(owners, np.arange(7)))
+    assert found.tolist() == [key == 0 or seen[key] == owner for owner, key in runs]
 
 
 @given(RUNS, NAMES, NAMES)

@@ -12,8 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 COMMANDS = [
@@ -58,16 +56,12 @@ def matches(expected: str, found: str) -> bool:
     return re.fullmatch(pattern, found.strip(), flags=re.DOTALL) is not None
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the fixtures in it, where the tour is followed."""
-    path = tmp_path_factory.mktemp("tour")
-    shutil.copytree(ROOT / "fixtures", path / "fixtures")
-    return path
+def test_the_tour_prints_what_it_says(tmp_path: Path) -> None:
+    """Every command of every console block runs, in order, and its output is the README's; then every Python block.
 
-
-def test_the_tour_prints_what_it_says(folder: Path) -> None:
-    """Every command of every console block runs, in order, and its output is the README's."""
+    One test, for the blocks run where the tour has been, and tests may run anywhere.
+    """
+    shutil.copytree(ROOT / "fixtures", tmp_path / "fixtures")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     followed = 0
     for block in blocks("console"):
@@ -75,17 +69,13 @@ def test_the_tour_prints_what_it_says(folder: Path) -> None:
             command, _, expected = part.partition("\n")
             if command in EXCUSES:
                 continue
-            done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True)
+            done = subprocess.run(command, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True)
             output = done.stdout + PROGRESS.sub("", done.stderr)
             assert matches(expected, output), f"{command} printed:\n{output}"
             followed += 1
     assert followed >= 6
-
-
-def test_the_python_blocks_run(folder: Path) -> None:
-    """Every Python block runs where the tour has been."""
     for block in blocks("python"):
-        subprocess.run([sys.executable, "-c", block], cwd=folder, check=True)
+        subprocess.run([sys.executable, "-c", block], cwd=tmp_path, check=True)
 
 
 def test_the_section_of_commands_is_current() -> None:

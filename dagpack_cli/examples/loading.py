@@ -57,11 +57,27 @@ class Examples:
         """Whether any run is that of a message with a key."""
         return any(self.keys[span].any() for span in spans(len(self.keys)))
 
-    def with_runs(self, kept: npt.NDArray[np.bool_]) -> Examples:
-        """Return the same examples with only some of their runs supervised; ``kept``: shape (num_runs,), bool."""
-        sizes = np.bincount(self.run_owners[kept], minlength=self.num_examples)
-        offsets = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-        return replace(self, runs=self.runs[kept], keys=self.keys[kept], run_offsets=offsets)
+    def with_runs(self, kept: npt.NDArray[np.bool_], zeros: Zeros = np.zeros) -> Examples:
+        """Return the same examples with only some of their runs supervised.
+
+        Args:
+            kept: shape (num_runs,), bool.
+            zeros: makes the arrays with an entry an example or a run.
+        """
+        num = sum(int(np.count_nonzero(kept[span])) for span in spans(len(kept)))
+        runs, keys = zeros((num, 2), np.int32), zeros((num, 2), np.int64)
+        offsets = zeros(self.num_examples + 1, np.int64)
+        done = 0
+        for span in spans(self.num_examples):
+            bounds = self.run_offsets[span.start : span.stop + 1]
+            inside = slice(int(bounds[0]), int(bounds[-1]))
+            stays = kept[inside]
+            sums = np.concatenate(([0], np.cumsum(stays)))
+            offsets[span.start + 1 : span.stop + 1] = done + sums[bounds[1:] - bounds[0]]
+            to = slice(done, done + int(sums[-1]))
+            runs[to], keys[to] = self.runs[inside][stays], self.keys[inside][stays]
+            done = to.stop
+        return replace(self, runs=runs, keys=keys, run_offsets=offsets)
 
     def meta(self, columns: Sequence[str] = META_SCHEMA.names) -> Iterator[pa.Table]:
         """Yield tables of id, file, record, line, start, end, group and weight, in all one row an example.

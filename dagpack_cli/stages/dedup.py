@@ -133,7 +133,7 @@ def dedup_sources(
     statuses = _statuses(given, first_target)
     never = statuses == _UNTRAINED
     if given.has_keys:
-        examples = given.with_runs(settle_claims(given.keys, given.run_owners))
+        examples = given.with_runs(settle_claims(given.keys, given.run_offsets, zeros), zeros)
         statuses = _statuses(examples, first_target)
     repeated = int(np.count_nonzero((statuses == _UNTRAINED) & ~never))
     reading = _reading(spec, sources) | {"untrained": int(np.count_nonzero(never)), "repeated": repeated}

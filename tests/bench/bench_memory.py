@@ -88,9 +88,7 @@ def _generate(name: str, num_tokens: int, folder: Path) -> tuple[int, int]:
         corpus = families.STRUCTURE[name](rng, min(_FILE_TOKENS, num_tokens - found))
         column = pa.LargeListArray.from_arrays(pa.array(corpus.offsets), pa.array(corpus.tokens))
         table = pa.table({"input_ids": column})
-        pq.write_table(
-            table, folder / f"part-{files:04d}.parquet", compression="zstd", row_group_size=1 << 14
-        )
+        pq.write_table(table, folder / f"part-{files:04d}.parquet", compression="zstd", row_group_size=1 << 14)
         found += len(corpus.tokens)
         examples += corpus.num_sequences
         files += 1
