@@ -358,7 +358,7 @@ def test_a_row_that_stands_twice_in_its_window_is_found(layout: str) -> None:
         columns = {name: column.astype(getattr(windows, name).dtype) for name, column in columns.items()}
         manifest = _forged(path, shard, replace(windows, row_offsets=np.array([0, 4]), **columns))
         [failure] = verify_generation(path, manifest).failures
-        assert failure.startswith(f"{path / shard}: row 3: a second time in its window")
+        assert failure.startswith(f"{path / shard}: row 3 stands a second time in its window")
 
 
 BRANCHES = [

@@ -62,16 +62,7 @@ def build(
             return current
         clear_staging(out, keep=plan.fingerprint[:12])  # what other inputs or options left is in nobody's way
         staged = _ingest(plan, out, execution)
-        trie = dedup_sources(
-            staged,
-            read_spec(staged),
-            read_sources(out, staged),
-            trie_options,
-            engine=execution.engine,
-            memory=execution.memory or default_memory(),
-            workers=execution.workers,
-            listener=execution.listener,
-        )
+        trie = _merge(out, staged, trie_options, execution)
         try:
             return pack_staged(trie, out, out, pack_options, execution, started)
         except DagpackError as error:
@@ -107,18 +98,23 @@ def dedup(out: Path, *, trie_options: TrieOptions, execution: Execution) -> Path
         staged = pointed if (pointed / SPEC).is_file() else pointed.parent
         if not are_whole(read_sources(out, staged)):
             raise NoInputError(str(out / CACHE), "what was ingested is gone or damaged", "all of it", hint=hint)
-        trie = dedup_sources(
-            staged,
-            read_spec(staged),
-            read_sources(out, staged),
-            trie_options,
-            engine=execution.engine,
-            memory=execution.memory or default_memory(),
-            workers=execution.workers,
-            listener=execution.listener,
-        )
+        trie = _merge(out, staged, trie_options, execution)
         point_to(out, trie)
         return trie
+
+
+def _merge(out: Path, staged: Path, options: TrieOptions, execution: Execution) -> Path:
+    """Build the tries of a finished ingest; return their folder."""
+    return dedup_sources(
+        staged,
+        read_spec(staged),
+        read_sources(out, staged),
+        options,
+        engine=execution.engine,
+        memory=execution.memory or default_memory(),
+        workers=execution.workers,
+        listener=execution.listener,
+    )
 
 
 def _check_corpus(corpus: Path, out: Path) -> None:

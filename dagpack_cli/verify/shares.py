@@ -43,7 +43,7 @@ def last_rows(
     keys = keys[order]
     twice = np.flatnonzero(keys[1:] == keys[:-1])
     if len(twice):
-        fail(where, f"row {int(order[twice[0] + 1]):,}: a second time in its window; once")
+        fail(where, f"row {int(order[twice[0] + 1]):,} stands a second time in its window", "once")
     lasts = pieces.lasts[numbers]
     at = np.minimum(np.searchsorted(keys, owners * width + lasts), max(rows.num - 1, 0))
     found = order[at]

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from dagpack_cli.trie import open_trie
+
 from . import (
     bench_attention,
     bench_crashes,
@@ -53,10 +55,8 @@ def _warm() -> None:
     """Compile every kernel, for tokens in a memory map, before anything is measured."""
     with TemporaryDirectory() as folder:
         small = families.map_corpus(families.agent(np.random.default_rng(0), 200_000), Path(folder))
-        ours.store_trie(small, "numba", Path(folder, "trie"))
-        merged = ours.merge(small, "numba")
         for layout in ("dag", "best-fit"):
-            ours.write(merged, small.seq_len, layout, Path(folder, layout), "numba")
+            _merge_and_write(small, layout, Path(folder, layout))
 
 
 def structure(scale: float, repeats: int, folder: Path) -> None:
@@ -71,7 +71,8 @@ def structure(scale: float, repeats: int, folder: Path) -> None:
         if peers.has_trl():
             sides["trl"] = partial(peers.pack_bfd, peers.sequences_dataset(corpus), corpus.seq_len)
         found = in_turn(sides, repeats)
-        seconds, distinct = found["numba"]
+        seconds, _ = found["numba"]
+        distinct = open_trie(folder / name / "numba").offsets[-1]
         millions = len(corpus.tokens) / 1e6
         rows.append(
             (
@@ -95,7 +96,8 @@ def structure(scale: float, repeats: int, folder: Path) -> None:
 
 def _merge_and_write(corpus: Corpus, layout: Any, folder: Path) -> Any:
     shutil.rmtree(folder, ignore_errors=True)
-    return ours.write(ours.merge(corpus, "numba"), corpus.seq_len, layout, folder, "numba")
+    ends = ours.store_trie(corpus, "numba", folder.parent / "trie")
+    return ours.write(open_trie(folder.parent / "trie"), ends, corpus.seq_len, layout, folder, "numba")
 
 
 def _pack_and_write(dataset: Any, seq_len: int, path: Path) -> Any:
