@@ -49,6 +49,7 @@ STEPS = (
     "atomic-rename",
     "file-sync",
     "directory-sync",
+    "symbols-store",
     "tokenizer-write",
     "trie-write",
     "provenance-write",

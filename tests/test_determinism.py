@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from killed import contents, failures_of
 
-import dagpack_cli.pipeline
+import dagpack_cli.pipeline.publishing
 import dagpack_cli.stages.ingest
 from dagpack_cli.errors import BusyError
 from dagpack_cli.locks import lock_output
@@ -412,7 +412,7 @@ def test_a_stopped_build_is_not_packed_instead_of_the_current_one(tmp_path: Path
     source = write(tmp_path / "corpus", token_files(1))
     out = tmp_path / "out"
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(dagpack_cli.pipeline, "publish", _stop)
+        patched.setattr(dagpack_cli.pipeline.publishing, "publish", _stop)
         with pytest.raises(KeyboardInterrupt):
             run(source, out)
     write(source, {"extra.jsonl": token_files(2)["d0/f00.jsonl"]})

@@ -418,12 +418,12 @@ def test_what_a_manifest_leads_to_is_damage_everywhere(name: str, copy: Path, tm
 
 def test_a_corpus_is_not_blamed_for_a_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a command meets while it reads no build of ours is told as what it is."""
-    from dagpack_cli import pipeline
+    from dagpack_cli.pipeline import planning
 
     def fail(*_: object, **__: object) -> NoReturn:
         raise KeyError("ours")
 
-    monkeypatch.setattr(pipeline, "ingest", fail)
+    monkeypatch.setattr(planning, "ingest", fail)
     (tmp_path / "a.txt").write_text("ab")
     ran = run("plan", tmp_path)
     assert (ran.code, "KeyError, a bug in dagpack" in ran.err) == (1, True)

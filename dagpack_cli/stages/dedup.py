@@ -259,7 +259,7 @@ def _load(
         )
     symbols = source_symbols(sources)
     ids, are_new = merge_symbols(symbols, len(symbols), zeros)
-    with step("tokenizer-write"):
+    with step("symbols-store"):
         distinct = itertools.compress(symbols, are_new)
         tokenizer = store_symbols(directory, distinct, virtual_root=options.virtual_root == "auto")
     ranges = itertools.pairwise(symbols.offsets)
