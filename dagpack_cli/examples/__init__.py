@@ -5,7 +5,7 @@ A *split* is a folder of plain arrays written while one part of the corpus is re
     Example, IdBlock -> writing.SplitWriter -> a split -> splits.Segment -> loading.Examples
 """
 
-from dagpack_cli.examples.files import META_SCHEMA, read_lines, read_table, write_lines
+from dagpack_cli.examples.files import META_SCHEMA, read_table, write_lines
 from dagpack_cli.examples.loading import Examples, load_examples
 from dagpack_cli.examples.splits import Segment
 from dagpack_cli.examples.writing import SplitWriter, copy_examples
@@ -17,7 +17,6 @@ __all__ = [
     "SplitWriter",
     "copy_examples",
     "load_examples",
-    "read_lines",
     "read_table",
     "write_lines",
 ]

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from dagpack_cli.native import open_native
 
-__all__ = ["COLUMNS", "META_FILE", "META_SCHEMA", "STAGED", "read_lines", "read_table", "write_lines"]
+__all__ = ["COLUMNS", "META_FILE", "META_SCHEMA", "STAGED", "read_table", "write_lines"]
 
 META_SCHEMA = pa.schema(
     [
@@ -33,12 +33,6 @@ def write_lines(path: Path, rows: Iterable[bytes]) -> None:
     """Write byte strings, one a line."""
     with path.open("wb") as file:
         file.writelines(row + b"\n" for row in rows)
-
-
-def read_lines(path: Path) -> list[bytes]:
-    """Return the lines of a file written by `write_lines`."""
-    data = path.read_bytes()
-    return data[:-1].split(b"\n") if data else []
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None) -> tuple[pa.Schema, pa.Table]:

@@ -94,8 +94,8 @@ class Examples:
 def load_examples(segments: Sequence[Segment], zeros: Zeros = np.zeros) -> Examples:
     """Return the examples of segments, in order. Memory: some 50 bytes an example, and no token.
 
-    Tokens are mapped and stay in the files of their splits; those of symbols, which have to become
-    the vocabulary's, are in memory.
+    Tokens are mapped and stay in the files of their splits; ``zeros`` makes those of symbols, which have to
+    become the vocabulary's.
 
     Args:
         segments: of splits.
